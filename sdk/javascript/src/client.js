@@ -1,5 +1,5 @@
 /**
- * The consumer's side: submit tasks, follow them, cancel them.
+ * The consumer's side: submit tasks, follow them, cancel them. And the emitter's: notifications, audiences, tickets.
  *
  * Needs `fetch` and nothing else, so that it runs in Node, Deno, Bun, edge runtimes and browsers alike.
  */
@@ -255,6 +255,114 @@ export class Client {
   }
 
   /**
+   * @param {any} given
+   * @param {{ idempotencyKey?: string | false, signal?: AbortSignal }} [options]
+   * @returns {Promise<any>}
+   */
+  async notify(given, { idempotencyKey = uniqueKey(), signal } = {}) {
+    /** @type {import('../types/index.js').NotificationDraft[]} */
+    const messages = Array.isArray(given) ? given : [given];
+    const texts = messages.map((message) => this.#message(message));
+    const body = Array.isArray(given) ? `[${texts.join(',')}]` : texts.join();
+    const headers = idempotencyKey === false ? undefined : { 'Idempotency-Key': idempotencyKey };
+    // A message with an id of its own is stored once, too.
+    const harmless = idempotencyKey !== false || messages.every(({ metadata }) => metadata?.id !== undefined);
+    const { data } = await this.#call('POST', ['notifications'], { body, headers, signal }, harmless);
+    return data.ids ?? data.id;
+  }
+
+  /**
+   * @param {string} id
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async withdrawNotification(id, { signal } = {}) {
+    await this.#call('DELETE', ['notifications', id], { signal });
+  }
+
+  /**
+   * @param {string} id
+   * @param {import('../types/index.js').NotificationDraft} message
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async replaceNotification(id, message, { signal } = {}) {
+    // Not repeated without an answer: that could send another one.
+    const options = { body: this.#message(message), signal };
+    return /** @type {string} */ ((await this.#call('PUT', ['notifications', id], options, false)).data.id);
+  }
+
+  /** @param {{ limit?: number, before?: string, signal?: AbortSignal }} [options] */
+  async notificationErrors({ limit, before, signal } = {}) {
+    const query = { ...(limit !== undefined && { limit: String(limit) }), ...(before !== undefined && { before }) };
+    return (await this.#call('GET', ['notifications', 'errors'], { query, signal })).data;
+  }
+
+  /**
+   * @param {import('../types/index.js').TicketRequest} request
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async issueTicket({ user, audiences, ttl }, { signal } = {}) {
+    const asked = { user, audiences, ttl: ttl === undefined ? undefined : written(milliseconds(ttl, 'ttl')) };
+    return (await this.#call('POST', ['notifications', 'tickets'], { body: JSON.stringify(asked), signal })).data;
+  }
+
+  /**
+   * @param {string} type
+   * @param {string} target
+   * @param {Iterable<import('../types/index.js').Member>} members
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async setAudience(type, target, members, { signal } = {}) {
+    const body = JSON.stringify({ members: Array.from(members, named) });
+    return (await this.#call('PUT', ['audiences', type, target, 'members'], { body, signal })).data;
+  }
+
+  /**
+   * @param {string} type
+   * @param {string} target
+   * @param {Iterable<import('../types/index.js').Member>} members
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async addToAudience(type, target, members, { signal } = {}) {
+    const body = JSON.stringify({ members: Array.from(members, named) });
+    return (await this.#call('POST', ['audiences', type, target, 'members'], { body, signal })).data;
+  }
+
+  /**
+   * @param {string} type
+   * @param {string} target
+   * @param {Iterable<import('../types/index.js').Member>} members
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async removeFromAudience(type, target, members, { signal } = {}) {
+    const change = { joined: 0, left: 0 };
+    for (const member of Array.from(members, named)) {
+      const path = ['audiences', type, target, 'members', member.type, member.target];
+      change.left += (await this.#call('DELETE', path, { signal })).data.left;
+    }
+    return change;
+  }
+
+  /**
+   * @param {string} type
+   * @param {string} target
+   * @param {{ pageSize?: number, signal?: AbortSignal }} [options]
+   * @returns {AsyncGenerator<import('../types/index.js').AudienceTarget, void, void>}
+   */
+  async *audienceMembers(type, target, { pageSize, signal } = {}) {
+    /** @type {string | undefined} */
+    let after;
+    do {
+      const query = {
+        ...(pageSize !== undefined && { limit: String(pageSize) }),
+        ...(after !== undefined && { after }),
+      };
+      const { data } = await this.#call('GET', ['audiences', type, target, 'members'], { query, signal });
+      yield* data.members;
+      after = data.next;
+    } while (after !== undefined);
+  }
+
+  /**
    * A call, tried again where that is safe and likely to help.
    *
    * @param {string} method
@@ -308,6 +416,13 @@ export class Client {
     return rest === '}' ? `{"body":${text}}` : `{"body":${text},${rest}`;
   }
 
+  /** @param {import('../types/index.js').NotificationDraft} message */
+  #message({ payload = null, ...more }) {
+    const text = this.#stringify(payload);
+    if (typeof text !== 'string') throw new TypeError('the payload can not be written as JSON');
+    return `{"payload":${text},${JSON.stringify(more).slice(1)}`;
+  }
+
   /**
    * @param {string | undefined} text
    * @returns {Task}
@@ -345,6 +460,16 @@ function terms({ scheduledDate, delay, expiresAfter, timeout, retry, uniqueFor, 
     retry: rule || retry,
     uniqueFor: span(uniqueFor, 'uniqueFor'),
   };
+}
+
+/**
+ * A text is a user.
+ *
+ * @param {import('../types/index.js').Member} member
+ * @returns {import('../types/index.js').AudienceTarget}
+ */
+function named(member) {
+  return typeof member === 'string' ? { type: 'USER', target: member } : { type: member.type ?? 'USER', target: member.target };
 }
 
 /**

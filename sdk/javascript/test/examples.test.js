@@ -49,7 +49,7 @@ async function submit() {
 
 test('the README shows the examples as they are', () => {
   const shown = blocks('js');
-  for (const name of ['resize', 'worker', 'submit', 'terms']) {
+  for (const name of ['resize', 'worker', 'submit', 'terms', 'notify']) {
     assert(shown.includes(readFileSync(`${root}examples/${name}.js`, 'utf8')), `README.md shows another ${name}.js`);
   }
 });
@@ -64,6 +64,14 @@ test('the program of the README does what its consumer submits', async (t) => {
   assert.equal(consumer.output, 'true true\nSUCCESS\ntrue\nSUCCESS');
   worker.signal('SIGTERM');
   assert.equal(await worker.end(), 0, worker.output);
+});
+
+test('the emitter of the README sends notifications', async () => {
+  const notifications = { emit: ['*'], audience: ['*'], ticket: true };
+  await server.declare({ clients: [{ clientId: 'me', clientSecret: 'hush', notifications }] });
+  const emitter = new Program('examples/notify.js', [], env);
+  assert.equal(await emitter.end(), 0, emitter.output);
+  assert.equal(emitter.output, 'true\ntrue\n0');
 });
 
 test('the commands of the README do it too, over HTTP and over RabbitMQ', async (t) => {

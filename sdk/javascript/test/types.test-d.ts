@@ -47,6 +47,17 @@ export async function use(): Promise<number> {
   // @ts-expect-error a client needs a secret
   void new Client({ url: 'http://127.0.0.1:8080', clientId: 'me' });
 
+  const audience = { type: 'GROUP', targets: ['teachers'] };
+  const id: string = await client.notify({ payload: { n: 1 }, routing: { audience, retry: { ack_required: true } } });
+  const ids: string[] = await client.notify([{ metadata: { type: 'SYSTEM', expiration: new Date() }, routing: { audience } }]);
+  const { notifications } = await client.notificationErrors({ limit: 7 });
+  const { ticket } = await client.issueTicket({ user: 'ann', audiences: { GROUP: ['teachers'] }, ttl: '2h' });
+  const { joined } = await client.setAudience('GROUP', 'teachers', ['ann', { type: 'GROUP', target: '1b' }]);
+  for await (const { type, target } of client.audienceMembers('GROUP', 'teachers')) void [type, target];
+  void [id, ids, notifications[0]?.ledger?.[0]?.user, ticket, joined];
+  // @ts-expect-error a message goes to somebody
+  void client.notify({ payload: 1 });
+
   const limits = { grace: '100s', interruptible: true, timeout: '30m', heartbeat: 5_000 };
   const worker = new Worker({ url: 'amqp://127.0.0.1', service: 'print', concurrency: 4, health: 8081, ...limits });
   await worker.run(handler, { signal: AbortSignal.timeout(1000) });

@@ -1,4 +1,6 @@
-/** The consumer's side of Relais: submit tasks, follow them, cancel them. */
+/**
+ * The consumer's side of Relais: submit tasks, follow them, cancel them. And the emitter's: notifications, audiences, tickets.
+ */
 
 /** Milliseconds, or text like `250ms`, `30s`, `5m`, `1h30m`. */
 export type Duration = number | string;
@@ -252,7 +254,127 @@ export interface SigningSecret {
   [more: string]: unknown;
 }
 
-/** A consumer of services. Calls are tried again, a few times, where that is safe. They fail with `RelaisError`. */
+/** `USER`, `GROUP`, `ROLE`, `STRUCTURE`, `FORMATION`, or any other word. */
+export type AudienceType = 'USER' | 'GROUP' | 'ROLE' | 'STRUCTURE' | 'FORMATION' | (string & {});
+
+/** Who gets a notification: targets of one type. */
+export interface Audience {
+  type: AudienceType;
+  targets: readonly string[];
+}
+
+/** A user, or another audience with all its members. */
+export interface AudienceTarget {
+  type: AudienceType;
+  target: string;
+}
+
+/** A user's name, or a target; without a type it is a user. */
+export type Member = string | { type?: AudienceType; target: string };
+
+/** What came of a change of members. */
+export interface MembersChange {
+  joined: number;
+  left: number;
+}
+
+/** Whether a notification must be acknowledged, and how it is sent again. */
+export interface NotificationRetry {
+  /** Whether each member must acknowledge it; false if absent. */
+  ack_required?: boolean;
+  /** Whether it is sent again to those who have not; true if absent. */
+  enabled?: boolean;
+  /** How often it is sent again before it goes to the error log; 5 if absent. */
+  limit?: number;
+  /** How the pauses grow; `EXPONENTIAL` if absent. */
+  backoff?: 'FIXED' | 'LINEAR' | 'EXPONENTIAL';
+}
+
+export interface NotificationMetadata {
+  /** A message with an id that is known is stored once. One is made up if absent. */
+  id?: string;
+  /** Who is served first under load; `NORMAL` if absent. */
+  priority?: 'LOW' | 'NORMAL' | 'HIGH';
+  /** What it is for; `NOTIFICATION` if absent. */
+  type?: 'REALTIME' | 'SYSTEM' | 'NOTIFICATION';
+  /** A program's name, or a user's id; the client if absent. */
+  emitter?: string;
+  /** What it is about, such as a table. */
+  source?: string;
+  topic?: string;
+  /** What happened to its source. */
+  operation?: 'create' | 'update' | 'delete';
+  timestamp?: Date | string;
+  /** From when on it is not sent any more; ten days after its timestamp if absent. */
+  expiration?: Date | string;
+}
+
+/** A notification to be sent. What is absent is filled in. */
+export interface NotificationDraft<Payload = any> {
+  metadata?: NotificationMetadata;
+  /** What it says: any JSON. */
+  payload?: Payload;
+  routing: { audience: Audience; retry?: NotificationRetry };
+}
+
+/** A notification, as it is sent. Dates are RFC 3339, UTC. */
+export interface Notification<Payload = any> {
+  metadata: NotificationMetadata & {
+    id: string;
+    priority: 'LOW' | 'NORMAL' | 'HIGH';
+    type: 'REALTIME' | 'SYSTEM' | 'NOTIFICATION';
+    emitter: string;
+    timestamp: string;
+    expiration: string;
+  };
+  payload: Payload;
+  routing: { audience: Audience; retry: Required<NotificationRetry> & { attempts: number } };
+}
+
+/** A user in the ledger of a notification. */
+export interface LedgerLine {
+  user: string;
+  /** Whether the user must acknowledge it. */
+  awaited: boolean;
+  /** How often it was sent to the user. */
+  deliveries: number;
+  /** When it was sent to the user for the last time. */
+  delivered?: string;
+  acknowledged?: string;
+}
+
+/** How a notification stands. */
+export interface NotificationState<Payload = any> {
+  message: Notification<Payload>;
+  status: 'OPEN' | 'ACKNOWLEDGED' | 'FAILED' | 'EXPIRED' | 'WITHDRAWN';
+  clientId?: string;
+  replacedBy?: string;
+  /** First those who must acknowledge it and have not. At most 1,000. */
+  ledger?: LedgerLine[];
+}
+
+export interface NotificationPage {
+  notifications: NotificationState[];
+  /** For `before`. Absent on the last page. */
+  next?: string;
+}
+
+/** For whom a ticket is, and for how long. */
+export interface TicketRequest {
+  user: string;
+  /** What the user belongs to, beside what is declared: targets by type. */
+  audiences?: Record<string, readonly string[]>;
+  /** How long it is valid, at most `24h`; `1h` if absent. */
+  ttl?: Duration;
+}
+
+/** What proves to Relais who a web page's user is: as a bearer token, or as `?ticket=`. */
+export interface Ticket {
+  ticket: string;
+  expires: string;
+}
+
+/** A consumer of services, and an emitter of notifications. Calls are tried again, a few times, where that is safe. They fail with `RelaisError`. */
 export class Client {
   constructor(options: ClientOptions);
   /** Submits a task. It is stored for good when this resolves. */
@@ -309,6 +431,51 @@ export class Client {
   service(name: string, options?: CallOptions): Promise<Service>;
   /** What the client's callbacks are signed with, the newest first. */
   signingSecrets(options?: CallOptions): Promise<SigningSecret[]>;
+  /**
+   * Sends a notification, or a list of at most 1,000: all are stored, or none. Answers its id, or theirs in their order. Sending
+   * again with the same key stores nothing more. A key is made up if absent, so that a call without an answer can be tried again.
+   * `false`: none; such a call is only tried again if each message has an id.
+   */
+  notify(
+    messages: readonly NotificationDraft[],
+    options?: CallOptions & { idempotencyKey?: string | false },
+  ): Promise<string[]>;
+  notify(message: NotificationDraft, options?: CallOptions & { idempotencyKey?: string | false }): Promise<string>;
+  /** Takes a notification back: it is not sent any more, and pages that show it are told. */
+  withdrawNotification(id: string, options?: CallOptions): Promise<void>;
+  /** Puts another notification in the place of one; answers its id. Not tried again without an answer. */
+  replaceNotification(id: string, message: NotificationDraft, options?: CallOptions): Promise<string>;
+  /** The client's notifications that were not acknowledged by all who had to, the newest first. */
+  notificationErrors(options?: CallOptions & { limit?: number; before?: string }): Promise<NotificationPage>;
+  /** A ticket for a user, with which a web page gets that user's notifications. */
+  issueTicket(request: TicketRequest, options?: CallOptions): Promise<Ticket>;
+  /** An audience has exactly these members from now on. */
+  setAudience(
+    type: AudienceType,
+    target: string,
+    members: Iterable<Member>,
+    options?: CallOptions,
+  ): Promise<MembersChange>;
+  /** An audience has these members as well. */
+  addToAudience(
+    type: AudienceType,
+    target: string,
+    members: Iterable<Member>,
+    options?: CallOptions,
+  ): Promise<MembersChange>;
+  /** An audience does not have these members any more. They are removed one by one. */
+  removeFromAudience(
+    type: AudienceType,
+    target: string,
+    members: Iterable<Member>,
+    options?: CallOptions,
+  ): Promise<MembersChange>;
+  /** The members of an audience, in the order of their names. */
+  audienceMembers(
+    type: AudienceType,
+    target: string,
+    options?: CallOptions & { pageSize?: number },
+  ): AsyncGenerator<AudienceTarget, void, void>;
 }
 
 /** One thing that is wrong with a request. */

@@ -34,8 +34,8 @@ export class Server {
     const program = process.env.RELAIS_BIN;
     if (!program) throw new Error('RELAIS_BIN must be the path of the program relais');
     const serve = ['serve', '--listen', listen, '--database', `sqlite:${join(this.#folder, 'relais.db')}`];
-    // bcrypt is slow on purpose, and not what is tested here.
-    const env = environment({ RELAIS_AUTH_BCRYPT_COST: '4' });
+    // bcrypt is slow on purpose, and so are users.
+    const env = environment({ RELAIS_AUTH_BCRYPT_COST: '4', RELAIS_NOTIFICATIONS_ACK_TIMEOUT: '200ms' });
     const child = spawn(program, [...serve, '--log-format', 'json', ...this.#arguments], {
       cwd: this.#folder, env, stdio: ['ignore', 'ignore', 'pipe'],
     });
