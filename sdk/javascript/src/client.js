@@ -469,7 +469,8 @@ function terms({ scheduledDate, delay, expiresAfter, timeout, retry, uniqueFor, 
  * @returns {import('../types/index.js').AudienceTarget}
  */
 function named(member) {
-  return typeof member === 'string' ? { type: 'USER', target: member } : { type: member.type ?? 'USER', target: member.target };
+  const { type = 'USER', target } = typeof member === 'string' ? { target: member } : member;
+  return { type, target };
 }
 
 /**

@@ -374,7 +374,10 @@ export interface Ticket {
   expires: string;
 }
 
-/** A consumer of services, and an emitter of notifications. Calls are tried again, a few times, where that is safe. They fail with `RelaisError`. */
+/**
+ * A consumer of services, and an emitter of notifications. Calls are tried again, a few times, where that is safe. They
+ * fail with `RelaisError`.
+ */
 export class Client {
   constructor(options: ClientOptions);
   /** Submits a task. It is stored for good when this resolves. */
@@ -432,9 +435,9 @@ export class Client {
   /** What the client's callbacks are signed with, the newest first. */
   signingSecrets(options?: CallOptions): Promise<SigningSecret[]>;
   /**
-   * Sends a notification, or a list of at most 1,000: all are stored, or none. Answers its id, or theirs in their order. Sending
-   * again with the same key stores nothing more. A key is made up if absent, so that a call without an answer can be tried again.
-   * `false`: none; such a call is only tried again if each message has an id.
+   * Sends a notification, or a list of at most 1,000: all are stored, or none. Answers its id, or theirs in their order.
+   * Sending again with the same key stores nothing more. A key is made up if absent, so that a call without an answer
+   * can be tried again. `false`: none; such a call is only tried again if each message has an id.
    */
   notify(
     messages: readonly NotificationDraft[],

@@ -68,9 +68,10 @@ enum AudienceCommand {
 #[derive(Debug, Args)]
 struct WhichArgs {
     /// The type of audience, e.g. GROUP
-    #[arg(value_name = "TYPE")]
+    #[arg(value_name = "TYPE", value_parser = name)]
     kind: String,
     /// The target, e.g. teachers
+    #[arg(value_parser = name)]
     target: String,
 }
 
@@ -80,10 +81,21 @@ impl WhichArgs {
     }
 }
 
+/// Reads a part of an address.
+fn name(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("is empty".to_owned()),
+        "." | ".." => Err(format!("{text} can not be a part of an address")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 /// Reads `TYPE:TARGET`. A target may have colons in it.
 pub(super) fn target(text: &str) -> Result<AudienceKey, String> {
     match text.split_once(':') {
-        Some((kind, target)) if !kind.is_empty() && !target.is_empty() => Ok(AudienceKey::new(kind, target)),
+        Some((kind, target)) if !kind.is_empty() && !target.is_empty() => {
+            Ok(AudienceKey::new(name(kind)?, name(target)?))
+        }
         _ => Err("write it like USER:ann or GROUP:teachers".to_owned()),
     }
 }
@@ -93,7 +105,7 @@ fn member(text: &str) -> Result<AudienceKey, String> {
     if text.is_empty() {
         return Err("write it like ann or GROUP:1b".to_owned());
     }
-    if text.contains(':') { target(text) } else { Ok(AudienceKey::user(text)) }
+    if text.contains(':') { target(text) } else { Ok(AudienceKey::user(name(text)?)) }
 }
 
 /// Runs `relais audience`.
@@ -152,7 +164,7 @@ mod tests {
         assert_eq!(member("ann"), Ok(AudienceKey::new(USER, "ann")));
         assert_eq!(member("GROUP:1b"), Ok(AudienceKey::new("GROUP", "1b")));
         assert_eq!(member("USER:urn:ann"), Ok(AudienceKey::new(USER, "urn:ann")));
-        for wrong in ["", ":", "GROUP:", ":ann"] {
+        for wrong in ["", ":", "GROUP:", ":ann", "..", "GROUP:."] {
             assert!(member(wrong).is_err(), "{wrong:?} was read");
         }
         assert!(target("ann").is_err(), "a target has a type");

@@ -276,7 +276,7 @@ def withdraw_notification(id_: str) -> Call[None]:
 
 
 def replace_notification(id_: str, message: Notification) -> Call[str]:
-    """Not tried again without an answer: what was replaced can not be replaced again."""
+    """Not tried again without an answer: that could send another one."""
     body = dumps(message.to_wire())
     return Call("PUT", (id_,), lambda data: str(data["id"]), body=body, repeatable=False, root="notifications")
 
