@@ -20,10 +20,10 @@ pub fn data(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints one line of data that goes on; false when nobody reads it any more.
+/// Prints one line of data that goes on, JSON or text with JSON in it; false when nobody reads it any more.
 pub fn line(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
-    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+    match writeln!(stdout, "{}", printable_json(text)).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error),

@@ -8,6 +8,7 @@ mod encryption;
 mod events;
 mod examples;
 mod instances;
+mod notifications;
 mod operations;
 mod schedules;
 mod start;

@@ -9,6 +9,7 @@ use super::{
     connection::{Connection, ConnectionArgs, Request},
     table::{Column::*, card, or_none, table},
 };
+use crate::output;
 
 /// `relais deadletter`
 #[derive(Debug, Args)]
@@ -106,7 +107,7 @@ fn show_letter(letter: &DeadLetterView) -> String {
         ("Reason", Some(letter.reason.clone())),
         ("Bytes", Some(letter.bytes.to_string())),
     ]);
-    format!("{head}\n\n{}", letter.message)
+    format!("{head}\n\n{}", output::printable(&letter.message))
 }
 
 #[cfg(test)]
