@@ -7,8 +7,8 @@
 import { isFinal } from './platform.js';
 import { TRANSPORTS } from './transports.js';
 
-/** Silence that means a link is dead. On SSE something comes every 15 s; a page does not see a WebSocket's pings. */
-const SILENCE = { sse: 45_000, websocket: 300_000, poll: 60_000 };
+/** Silence that means a link is dead. Streams have a heartbeat every 15 s, and a poll is answered after 30 s. */
+const SILENCE = 45_000;
 /** A link that lives for less does not count as a success, or a server that closes at once would be called at once. */
 const SHORT_LIFE = 5_000;
 /** A link that has been quiet for this long is not trusted when the page comes back. */
@@ -97,7 +97,7 @@ export function keepLink({
           if (signal.aborted) return;
           heard = true;
           heardAt = now();
-          arm(SILENCE[name], 'silent');
+          arm(SILENCE, 'silent');
         },
         receive: (event, id, data) => {
           if (signal.aborted) return;

@@ -59,7 +59,7 @@ const websocket = ({ http, token, WebSocket, cursor, signal, heard, receive }) =
     socket.onmessage = ({ data: text }) => {
       heard();
       const { event, id, data } = parse(text) ?? {};
-      receive(event, id, data);
+      if (event !== 'heartbeat') receive(event, id, data);
     };
     socket.onclose = socket.onerror = reject; // After `hello`, this too is only an end.
     signal.onabort = () => socket.close();

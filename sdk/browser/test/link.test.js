@@ -125,16 +125,28 @@ test('where SSE is held back the WebSocket is used, remembered, and left again l
   await next.state('open');
   assert.equal(server.to('stream').length, 1, 'what worked is tried first');
   server.fault = {};
-  browser.clock.advance(299_000);
-  server.emit(); // So that the link is not silent for too long.
-  await next.until(() => next.ids().length);
-  browser.clock.advance(299_000);
-  server.emit();
-  await next.until(() => next.ids().length === 2);
-  browser.clock.advance(2_000);
-  await next.until(() => next.of('state').at(-1).transport === 'sse' && next.client.state === 'open');
-  server.emit();
-  await next.until(() => next.ids().length === 3);
+  for (let beat = 1; beat < 15; beat += 1) {
+    browser.clock.advance(44_000);
+    server.emit(); // So that the link is not silent for too long.
+    await next.until(() => next.ids().length === beat);
+    assert.equal(next.of('state').at(-1).transport, beat < 14 ? 'websocket' : 'sse');
+  }
+});
+
+test('a WebSocket lives on by its heartbeats, which nobody sees, and ends without them', async (t) => {
+  const server = await Server.start(t);
+  const browser = new Browser(t, server);
+  const page = browser.tab({ transports: ['websocket'] });
+  await page.state('open');
+  const seen = page.seen.length;
+  for (let beat = 0; beat < 5; beat += 1) {
+    browser.clock.advance(30_000);
+    for (const link of server.links) link.send('heartbeat', undefined, {});
+    await browser.clock.untilDue(45_000);
+  }
+  assert.equal(page.seen.length, seen);
+  browser.clock.advance(45_000);
+  await page.state('waiting');
 });
 
 test('where nothing but plain requests passes, long-poll is used', async (t) => {

@@ -20,8 +20,11 @@ use uuid::Uuid;
 use super::User;
 use crate::{App, error::ApiError, openapi::Refusals, query::Query};
 
-/// How often a quiet link is asked whether its other end is still there. One that does not answer twice is closed.
-const PING: Duration = Duration::from_secs(20);
+/// How often a link is asked whether its other end is still there. One that does not answer twice is closed.
+const PING: Duration = Duration::from_secs(15);
+
+/// Comes with each ping: a page does not see pings, and could not tell a quiet link from a dead one.
+const HEARTBEAT: &str = r#"{"event":"heartbeat","data":{}}"#;
 
 /// What a page may say at once, in bytes.
 const LARGEST: usize = 64 * 1024;
@@ -39,7 +42,7 @@ struct Said {
 
 /// Follow notifications over a WebSocket
 ///
-/// Text frames `{"event", "id", "data"}`, with the events of the stream. The page may say `{"ack": [ids]}` and `{"token": "…"}`.
+/// Text frames `{"event", "id", "data"}`, with the events of the stream, and `heartbeat` every 15 s. The page may say `{"ack": [ids]}` and `{"token": "…"}`.
 /// Origins are those of CORS.
 #[utoipa::path(get, path = "/v1/notifications/socket", operation_id = "followNotificationsOverWebSocket",
     tag = "Notifications", security(("user" = [])),
@@ -105,7 +108,10 @@ async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notificatio
             },
             _ = ping.tick() => {
                 unanswered += 1;
-                if unanswered > 2 || sender.send(Message::Ping(bytes::Bytes::new())).await.is_err() {
+                if unanswered > 2
+                    || sender.send(Message::Ping(bytes::Bytes::new())).await.is_err()
+                    || sender.send(Message::text(HEARTBEAT)).await.is_err()
+                {
                     return;
                 }
             }

@@ -34,6 +34,13 @@ export class Clock {
     this.time = end;
   }
 
+  /** Resolves once a timer of exactly this length has just been started. @param {number} millis */
+  async untilDue(millis) {
+    while (![...this.timers].some((timer) => timer.millis === millis && timer.at === this.time + millis)) {
+      await new Promise((resolve) => this.#waiting.push(() => resolve(undefined)));
+    }
+  }
+
   /** Resolves once a timer of exactly this length runs. @param {number} millis */
   async until(millis) {
     while (![...this.timers].some((timer) => timer.millis === millis)) {
