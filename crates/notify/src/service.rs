@@ -123,6 +123,11 @@ impl From<StoreError> for NotifyError {
     }
 }
 
+/// The process has just started, or its store is away: nobody can tell yet whether a ticket is good.
+fn no_ticket_key() -> NotifyError {
+    StoreError::Unavailable("the key of tickets could not be read yet".into()).into()
+}
+
 impl BatchError for NotifyError {
     fn overloaded() -> Self {
         Self::Overloaded
@@ -321,6 +326,9 @@ impl Notifications {
     /// Who has this token or ticket.
     pub fn identify(&self, token: &str) -> Result<Identity> {
         self.0.identities.verify(token, self.now()).map_err(|refused| {
+            if refused == TokenRefused::NoTickets {
+                return no_ticket_key();
+            }
             if matches!(refused, TokenRefused::UnknownKid { .. } | TokenRefused::NoKeys) {
                 self.0.keys_bell.notify_one();
             }
@@ -339,9 +347,9 @@ impl Notifications {
     }
 
     /// A ticket for a user.
-    pub fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<Option<(String, Timestamp)>> {
-        let Some(tickets) = self.0.identities.tickets() else { return Ok(None) };
-        Ok(Some(tickets.issue(identity, self.now(), ttl)?))
+    pub fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<(String, Timestamp)> {
+        let tickets = self.0.identities.tickets().ok_or_else(no_ticket_key)?;
+        Ok(tickets.issue(identity, self.now(), ttl)?)
     }
 
     /// Emits messages for a client, or for Relais itself; answers their ids. All of them are checked before any is stored.
