@@ -17,10 +17,12 @@ mod debezium;
 mod fuzz_api;
 mod gen_files;
 mod graphs;
+mod node;
 mod packages;
 mod postgres;
 mod python;
 mod rabbitmq;
+mod sdk_browser;
 mod sdk_javascript;
 mod sdk_python;
 mod select;
@@ -35,8 +37,8 @@ Usage: cargo xtask COMMAND
 
 Commands:
   test [FILTER…]    Build everything, start a private PostgreSQL and a private RabbitMQ, and run all
-                    tests and documentation examples; beside them the API fuzzing, the Python and
-                    JavaScript libraries' tests, the chart and the graphs. With FILTER, only Rust
+                    tests and documentation examples; beside them the API fuzzing, the tests of the Python,
+                    JavaScript and browser libraries, the chart and the graphs. With FILTER, only Rust
                     tests whose name contains one, or those of the test file FILTER; only what
                     they need is built and started.
   check             Everything that needs no server: formatting, clippy, the rule of which crate
@@ -48,6 +50,7 @@ Commands:
   graphs            Check the Grafana dashboard and the Prometheus rules against what a server really exports.
   pictures          Draw the README's pictures (docs/images) anew, in a real browser.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
+  sdk-browser       Check and test the browser library (sdk/browser) in Node, and in Chromium against a server.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   chaos             The long run of the outbox's chaos: 100,000 messages and 100 faults at least. The
                     environment can ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
@@ -78,7 +81,7 @@ to get it.
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "test",
     "check",
     "gen",
@@ -86,6 +89,7 @@ const COMMANDS: [&str; 12] = [
     "graphs",
     "pictures",
     "fuzz-api",
+    "sdk-browser",
     "sdk-javascript",
     "chaos",
     "debezium",
@@ -113,6 +117,7 @@ fn main() -> ExitCode {
         "chaos" if rest.is_empty() => chaos::run(),
         "pictures" if rest.is_empty() => browser::pictures(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
+        "sdk-browser" if rest.is_empty() => sdk_browser::run_alone(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
         "debezium" => debezium::run(rest),
         "bench" => bench::run(rest),
@@ -120,7 +125,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "chart" | "chaos" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-javascript" => {
+        "chart" | "chaos" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-browser" | "sdk-javascript" => {
             return usage_error(&format!("{command} takes no argument"));
         }
         unknown => {

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     browser,
     cargo::{self, cargo, run as execute},
-    chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
+    chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_browser, sdk_javascript, sdk_python,
     select::{self, Selection, Target},
 };
 
@@ -71,6 +71,7 @@ pub fn beside() -> Result<()> {
     let broker = env::var(rabbitmq::VARIABLE).context("there is no broker to test with")?;
     fuzz_api::run_built()?;
     sdk_javascript::run(&broker)?;
+    sdk_browser::run()?;
     sdk_python::run(&cargo::binary("debug", "relais")?, &broker)?;
     chart::run_built()?;
     graphs::run_built()
@@ -153,8 +154,9 @@ fn all() -> Result<()> {
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
     let postgres_18 = postgres::ensure_18()?;
-    // The dashboard is looked at in a real browser.
+    // The dashboard and the browser library are looked at in a real browser.
     let axe = browser::ensure_installed()?;
+    sdk_browser::ensure_installed()?;
     graphs::ensure_installed()?;
     // Workers of both libraries are among the workspace's tests.
     let (python, javascript) = (sdk_python::prepare()?.join("python"), sdk_javascript::prepare()?);
