@@ -1,8 +1,9 @@
-//! `relais demo`: a server, a service, a worker and three tasks, in one command.
+//! `relais demo`: a server, a service, a worker and three tasks, and a page with notifications, in one command.
 //!
-//! Nothing here is a short cut: the worker and the consumer are strangers to the server and talk to it over HTTP, as
-//! yours will.
+//! Nothing here is a short cut: the worker, the consumer and the page's backend are strangers to the server and talk to it
+//! over HTTP, as yours will.
 
+mod page;
 mod show;
 
 use std::{net::SocketAddr, time::Duration};
@@ -10,14 +11,15 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::Context as _;
 use relais_engine::generate_secret;
 use relais_protocol::admin::{
-    AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName, SecretDeclaration, ServiceDeclaration,
-    TransportName,
+    AuthorizationDeclaration, ClientDeclaration, Declaration, NotificationRightsDeclaration, RoleName,
+    SecretDeclaration, ServiceDeclaration, TicketDeclaration, TransportName,
 };
 use relais_worker::{Client, Context, Worker};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use self::page::Page;
 use crate::{
     cli::{DemoArgs, install_tls_provider},
     config::{self, Setting},
@@ -60,13 +62,15 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let listener = listen(args.listen).await?;
     let url = format!("http://{}", listener.local_addr()?);
     let stop = signals::stop()?;
-    let server = Server::start(&config, listener, stop.clone()).await?;
     let (secret, worker_secret) = (generate_secret()?, generate_secret()?);
+    let page = Page::new(&url, CONSUMER, &secret)?;
+    let server = Server::start_with(&config, listener, page.routes(), stop.clone()).await?;
     server
         .engine
         .apply(declaration(&secret, &worker_secret)?, false, false)
         .await
         .context("could not declare the example service")?;
+    page.declare_group().await.context("could not declare the users of the demo's page")?;
 
     let store = if args.database.is_some() { "your database" } else { "a SQLite file that is thrown away" };
     show::welcome(&url, store)?;
@@ -153,12 +157,17 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         json_schema: Some(schema),
         ..ServiceDeclaration::named(SERVICE)
     };
-    let client = |id: &str, secret: &str| ClientDeclaration {
+    let client = |id: &str, secret: &str, notifications| ClientDeclaration {
         client_id: id.to_owned(),
         client_secret: Some(SecretDeclaration::Plain(secret.to_owned())),
         signing_secret: None,
         destinations: None,
-        notifications: None,
+        notifications,
+    };
+    let rights = NotificationRightsDeclaration {
+        emit: vec!["USER".to_owned(), "GROUP".to_owned()],
+        audience: vec!["GROUP".to_owned()],
+        ticket: Some(TicketDeclaration::Allowed(true)),
     };
     let authorization = |id: &str, role: RoleName| AuthorizationDeclaration {
         client_id: id.to_owned(),
@@ -170,7 +179,7 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
     };
     Ok(Declaration {
         services: vec![service],
-        clients: vec![client(CONSUMER, secret), client(WORKER, worker_secret)],
+        clients: vec![client(CONSUMER, secret, Some(rights)), client(WORKER, worker_secret, None)],
         authorizations: vec![authorization(CONSUMER, RoleName::Consume), authorization(WORKER, RoleName::Work)],
         schedules: Vec::new(),
         outboxes: Vec::new(),

@@ -80,6 +80,16 @@ pub struct Server {
 impl Server {
     /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
     pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
+        Self::start_with(config, listener, axum::Router::new(), stop).await
+    }
+
+    /// Starts one that serves these routes too.
+    pub async fn start_with(
+        config: &Config,
+        listener: TcpListener,
+        more: axum::Router,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Self> {
         let Ports { store, relays, notifications: stored } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
@@ -156,7 +166,7 @@ impl Server {
                 notifications.begin_stop();
             }
         });
-        let serving = tokio::spawn(relais_http::serve(listener, router, options, stop));
+        let serving = tokio::spawn(relais_http::serve(listener, router.merge(more), options, stop));
         Ok(Self { engine, notifications, serving, watching, relaying, grace: config.server.shutdown_grace.0 })
     }
 

@@ -13,7 +13,9 @@ use crate::{PATIENCE, Said, until};
 fn the_demo_shows_a_success_a_failure_and_a_refusal_and_ends() -> Result<()> {
     let listen = format!("127.0.0.1:{}", free_port()?);
     let text = Said::of(&instance::run(["demo", "--exit", "--listen", &listen])?).data()?;
-    for said in ["SUCCESS {\"slept\":2.0}", "FAILURE mustSucceed was false", "400001", "curl -u demo:", "/docs"] {
+    for said in
+        ["SUCCESS {\"slept\":2.0}", "FAILURE mustSucceed was false", "400001", "curl -u demo:", "/demo", "/docs"]
+    {
         assert!(text.contains(said), "{said:?} is not in\n{text}");
     }
     Ok(())
@@ -44,7 +46,9 @@ async fn the_commands_that_the_demo_prints_work_as_they_stand() -> Result<()> {
     let mut demo = ServerProcess::spawn_command(command)?;
     until("the demo has printed its commands", async || Ok(demo.stdout()?.contains("API documentation"))).await?;
     let lines = commands(&demo.stdout()?);
-    let [submit, wait, follow, list, give_up] = &lines[..] else { anyhow::bail!("five commands expected: {lines:?}") };
+    let [submit, wait, follow, list, give_up, notify] = &lines[..] else {
+        anyhow::bail!("six commands expected: {lines:?}")
+    };
     let json = |line: &str| -> Result<Value> { Ok(serde_json::from_str(&execute(line)?)?) };
 
     let name = |answer: &Value| answer["data"]["taskId"].as_str().map(str::to_owned).context("there is no task id");
@@ -59,6 +63,8 @@ async fn the_commands_that_the_demo_prints_work_as_they_stand() -> Result<()> {
     let listed = json(list)?;
     // Two of the demo's own, and these.
     assert_eq!(listed["data"]["tasks"].as_array().map(Vec::len), Some(4), "{listed}");
+    let notified = json(notify)?;
+    assert!(notified["data"]["id"].is_string(), "{notified}");
 
     demo.terminate()?;
     assert_eq!(demo.wait_exit(PATIENCE).await?.code(), Some(0));

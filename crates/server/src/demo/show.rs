@@ -124,6 +124,11 @@ pub(super) fn by_hand(url: &str, client_id: &str, secret: &str) -> std::io::Resu
          \x20 curl -u {client_id}:{secret} -N {tasks}/TASK_ID/events      # as it happens\n\
          \x20 curl -u {client_id}:{secret} {tasks}                        # your tasks\n\
          \x20 curl -u {client_id}:{secret} -X DELETE {tasks}/TASK_ID      # give it up\n\n\
+         Notifications, in a page with two users: {url}/demo\n\n\
+         \x20 curl -u {client_id}:{secret} -H 'Content-Type: application/json' \\\n\
+         \x20      -d '{{\"payload\": {{\"title\": \"Hello\"}}, \"routing\": {{\"audience\": {{\"type\": \"USER\", \"targets\": [\"ann\"]}}}}}}' \\\n\
+         \x20      {url}/v1/notifications\n\n\
+         Dashboard: {url}/ui\n\
          API documentation: {url}/docs"
     ))
 }
