@@ -70,8 +70,11 @@ impl<T: ToSchema + PartialSchema> SchemaRef for T {
 /// All described routes.
 pub(crate) fn described(app: &App) -> Router<App> {
     let guarded = admin_routes().layer(from_fn_with_state(app.clone(), admin_guard::guard));
-    let user = notifications::user_routes().layer(notifications::cors(app));
-    open_routes().merge(user).merge(notifications::client_routes()).merge(guarded).split_for_parts().0
+    // Its own refusal of methods, set here so that CORS is around it: browsers ask with a method that no route has.
+    let user =
+        notifications::user_routes().split_for_parts().0.method_not_allowed_fallback(crate::error::method_not_allowed);
+    let others = open_routes().merge(notifications::client_routes()).merge(guarded).split_for_parts().0;
+    others.merge(user.layer(notifications::cors(app)))
 }
 
 /// The document as it is served and committed.
