@@ -4,7 +4,7 @@ import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 
 /** In bytes: minified, and compressed, as it travels. @type {Record<string, [number, number]>} */
-const LIMITS = { 'src/index.js': [11_000, 5_500], 'src/element.js': [10_500, 4_500] };
+const LIMITS = { 'src/index.js': [10_900, 5_400], 'src/element.js': [10_400, 4_500] };
 
 for (const [entry, [limit, compressedLimit]] of Object.entries(LIMITS)) {
   // The element imports the library; each is weighed by itself.

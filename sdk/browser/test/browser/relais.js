@@ -101,7 +101,12 @@ export class Relais {
 
   /** Ends it as a lost machine would. */
   async kill() {
-    await kill(this.#process);
+    await end(this.#process, 'SIGKILL');
+  }
+
+  /** Asks it to stop, and waits until it has. */
+  async stop() {
+    await end(this.#process, 'SIGTERM');
   }
 
   /** Starts it again, on the same port and the same database. */
@@ -115,10 +120,10 @@ export class Relais {
   }
 }
 
-/** @param {import('node:child_process').ChildProcess | undefined} child */
-async function kill(child) {
+/** @param {import('node:child_process').ChildProcess | undefined} child @param {NodeJS.Signals} signal */
+async function end(child, signal) {
   if (!child || child.exitCode !== null || child.signalCode !== null) return;
-  child.kill('SIGKILL');
+  child.kill(signal);
   await once(child, 'exit');
 }
 
@@ -155,7 +160,7 @@ async function run(args, more, started, find) {
 /** `relais demo`; where it is. @param {import('node:test').TestContext} t */
 export async function demo(t) {
   const find = (/** @type {string} */ line) => /^Relais serves at (\S+),/.exec(line)?.[1];
-  return run(['demo', '--listen', '127.0.0.1:0'], {}, (child) => t.after(() => kill(child)), find);
+  return run(['demo', '--listen', '127.0.0.1:0'], {}, (child) => t.after(() => end(child, 'SIGKILL')), find);
 }
 
 /**
