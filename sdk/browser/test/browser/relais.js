@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process';
 import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createServer, request as send } from 'node:http';
 import { connect, createServer as createTcpServer } from 'node:net';
@@ -25,29 +25,47 @@ export function jwt(sub) {
   return `${signed}.${createHmac('sha256', SECRET).update(signed).digest('base64url')}`;
 }
 
+/** @param {string} target @param {number} number @param {boolean} [must] */
+export const draft = (target, number, must = false) => ({
+  payload: { title: `number ${number}`, number },
+  routing: { audience: { type: target === 'team' ? 'GROUP' : 'USER', targets: [target] }, retry: { ack_required: must } },
+});
+
 export class Relais {
   /** @type {import('node:child_process').ChildProcess | undefined} */
   #process;
   #folder = mkdtempSync(join(tmpdir(), 'relais-browser-'));
   #origin;
+  #more;
   url = '';
 
-  /** One whose users are at this origin; ann and bob are the group `team`. @param {import('node:test').TestContext} t @param {string} origin */
-  static async start(t, origin) {
-    const relais = new Relais(origin);
+  /**
+   * One whose users are at this origin; ann and bob are the group `team`.
+   *
+   * @param {import('node:test').TestContext} t
+   * @param {string} origin
+   * @param {Record<string, string>} more of its environment
+   */
+  static async start(t, origin, more) {
+    const relais = new Relais(origin, more);
     t.after(() => relais.close());
     await relais.#launch('127.0.0.1:0');
-    await relais.call('POST', '/admin/apply', {
-      clients: [{ ...CLIENT, notifications: { emit: ['*'], audience: ['*'], ticket: true } }],
-    });
-    const members = ['ann', 'bob'].map((target) => ({ type: 'USER', target }));
-    await relais.call('PUT', '/v1/audiences/GROUP/team/members', { members });
+    await relais.#declare();
     return relais;
   }
 
-  /** @param {string} origin */
-  constructor(origin) {
+  /** @param {string} origin @param {Record<string, string>} more of its environment */
+  constructor(origin, more) {
     this.#origin = origin;
+    this.#more = more;
+  }
+
+  async #declare() {
+    await this.call('POST', '/admin/apply', {
+      clients: [{ ...CLIENT, notifications: { emit: ['*'], audience: ['*'], ticket: true } }],
+    });
+    const members = ['ann', 'bob'].map((target) => ({ type: 'USER', target }));
+    await this.call('PUT', '/v1/audiences/GROUP/team/members', { members });
   }
 
   /** @param {string} listen */
@@ -57,6 +75,7 @@ export class Relais {
       RELAIS_AUTH_BCRYPT_COST: '4', // It is slow on purpose, and not what is tested here.
       RELAIS_NOTIFICATIONS_TOKEN_SECRET: SECRET,
       RELAIS_NOTIFICATIONS_ORIGINS: this.#origin,
+      ...this.#more,
     }, (child) => (this.#process = child), (line) => {
       const { message, address } = JSON.parse(line);
       return message.startsWith('Relais serves') ? `http://${address}` : undefined;
@@ -73,19 +92,16 @@ export class Relais {
   }
 
   /**
-   * Sends messages with these numbers, each by itself, to a user or to the group.
+   * Sends messages with these numbers, each by itself, to a user or to the group; their ids.
    *
    * @param {string} target
    * @param {number[]} numbers
    * @param {boolean} [must] whether they must be acknowledged
    */
   async emit(target, numbers, must = false) {
-    const audience = { type: target === 'team' ? 'GROUP' : 'USER', targets: [target] };
-    for (const number of numbers) {
-      await this.call('POST', '/v1/notifications', {
-        payload: { title: `number ${number}`, number }, routing: { audience, retry: { ack_required: must } },
-      });
-    }
+    const ids = [];
+    for (const number of numbers) ids.push((await this.call('POST', '/v1/notifications', draft(target, number, must))).id);
+    return ids;
   }
 
   /** @param {string} user @param {string} ttl */
@@ -112,6 +128,14 @@ export class Relais {
   /** Starts it again, on the same port and the same database. */
   async restart() {
     await this.#launch(new URL(this.url).host);
+  }
+
+  /** Starts it again with an empty database. */
+  async restartEmpty() {
+    rmSync(this.#folder, { recursive: true });
+    mkdirSync(this.#folder);
+    await this.restart();
+    await this.#declare();
   }
 
   async close() {
@@ -261,16 +285,23 @@ else options.getToken = async () => {
   window.expires ??= Date.parse(token.expires);
   return token;
 };
-const [seen, states] = [[], []];
+const [seen, states, withdrawn, gaps] = [[], [], [], []];
 const client = connect(options);
 client.addEventListener('notification', ({ detail }) => seen.push(detail.payload.number));
 client.addEventListener('state', ({ detail }) => states.push(detail));
+client.addEventListener('withdrawn', ({ detail }) => withdrawn.push(detail));
+client.addEventListener('gap', ({ detail }) => gaps.push(detail));
 document.querySelector('relais-bell').client = client;
-Object.assign(window, { client, seen, states });
+Object.assign(window, { client, seen, states, withdrawn, gaps });
 `;
 
-/** The application whose pages they are. @param {import('node:test').TestContext} t */
-export async function application(t) {
+/**
+ * The application whose pages they are.
+ *
+ * @param {import('node:test').TestContext} t
+ * @param {Record<string, string>} [more] of the server's environment
+ */
+export async function application(t, more = {}) {
   /** @type {Relais} */
   let relais;
   const server = createServer(async (incoming, response) => {
@@ -288,7 +319,7 @@ export async function application(t) {
       '<!doctype html><html lang="en"><title>A page</title><relais-bell></relais-bell><script type="module" src="/page.js"></script>');
   });
   const origin = await listen(t, server);
-  relais = await Relais.start(t, origin);
+  relais = await Relais.start(t, origin, more);
 
   /** A device of a user: a browser with nothing in it yet. @param {string} user */
   const device = async (user) => {

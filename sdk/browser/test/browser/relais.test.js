@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
-import { application, bufferingProxy, demo, network } from './relais.js';
+import { application, bufferingProxy, demo, draft, network } from './relais.js';
 import { browser, picture, stop } from './support.js';
 
 after(stop);
@@ -59,6 +59,58 @@ describe('with the real server', { concurrency: 3 }, () => {
     await tabs[0]?.getByRole('button', { name: 'Notifications, no unread notifications' }).waitFor();
     const { links } = await relais.call('GET', '/admin/notification-links');
     assert.equal(links.length, 3, 'the tabs of a device share a link');
+  });
+
+  it('what is withdrawn or replaced goes away', limit, async (t) => {
+    const { relais, device } = await application(t);
+    const page = await (await device('ann')).open();
+    await page.open();
+    const [gone, old] = await relais.emit('ann', numbers(1, 3), true);
+    await agree(relais, 'ann', [page], numbers(1, 3));
+    await page.getByRole('button', { name: 'Notifications, 3 unread notifications' }).click();
+    await page.getByText('number 1').waitFor();
+    await relais.call('DELETE', `/v1/notifications/${gone}`);
+    const { id } = await relais.call('PUT', `/v1/notifications/${old}`, draft('ann', 4, true));
+    await page.until('withdrawn.length === 2');
+    assert.deepEqual(await page.evaluate('withdrawn'), [{ id: gone }, { id: old, replacedBy: id }]);
+    await page.getByText('number 4').waitFor();
+    assert.deepEqual(await page.getByRole('listitem').locator('strong').allTextContents(), ['number 4', 'number 3']);
+    assert.deepEqual(await relais.counts('ann'), { unread: 2, unacknowledged: 2, all: 2 });
+    await agree(relais, 'ann', [page], numbers(1, 4));
+  });
+
+  it('what is not acknowledged is shown again, and counts once', limit, async (t) => {
+    const { relais, device } = await application(t, { RELAIS_NOTIFICATIONS_ACK_TIMEOUT: '1s' });
+    const { open } = await device('ann');
+    const [one, two] = [await open(), await open()];
+    await Promise.all([one.open(), two.open()]);
+    const [id] = await relais.emit('team', [1], true);
+    for (const page of [one, two]) await page.until('seen.length >= 3');
+    assert.deepEqual(await one.counts(), { unread: 1, unacknowledged: 1, all: 1 });
+    await two.evaluate(`client.ack("${id}")`);
+    while ((await relais.counts('ann')).unread) await one.waitForTimeout(20);
+    // The last one may have come into one tab just before the click in the other.
+    const [first, second] = [(await one.seen()).length, (await two.seen()).length];
+    const { ledger } = await relais.call('GET', `/admin/notifications/${id}`);
+    const lines = ledger.map((/** @type {any} */ { user, acknowledged }) => [user, !!acknowledged]).sort();
+    assert.deepEqual(lines, [['ann', true], ['bob', false]]);
+    await relais.emit('ann', [2]);
+    await agree(relais, 'ann', [one], [...Array(first).fill(1), 2]);
+    await agree(relais, 'ann', [two], [...Array(second).fill(1), 2]);
+  });
+
+  it('a server with another database is a gap, and the counts are its own', limit, async (t) => {
+    const { relais, device } = await application(t);
+    const page = await (await device('ann')).open();
+    await page.open();
+    await relais.emit('ann', numbers(1, 3));
+    await agree(relais, 'ann', [page], numbers(1, 3));
+    await relais.kill();
+    await relais.restartEmpty();
+    await page.until('gaps.length === 1');
+    await page.until('client.counts.all === 0');
+    await relais.emit('ann', [4]);
+    await agree(relais, 'ann', [page], numbers(1, 4));
   });
 
   it('what came while a device was offline is shown when it is back, and what was acknowledged there is told', limit, async (t) => {
