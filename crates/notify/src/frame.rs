@@ -108,8 +108,8 @@ impl Frame {
         Self::of(FrameEvent::Acknowledged, Some(cursor), &serde_json::json!({"ids": ids}))
     }
 
-    pub(crate) fn audiences(cursor: String) -> Arc<Self> {
-        Self::new(FrameEvent::Audiences, Some(cursor), "{}".to_owned())
+    pub(crate) fn audiences(cursor: Option<String>) -> Arc<Self> {
+        Self::new(FrameEvent::Audiences, cursor, "{}".to_owned())
     }
 
     pub(crate) fn gap(gap: Gap, cursor: String) -> Arc<Self> {

@@ -89,6 +89,8 @@ pub enum EntryContent {
         /// What.
         ids: Vec<Uuid>,
     },
+    /// What it said is not known any more: its message was purged.
+    Gone,
     /// Members of a target have joined or left.
     Members {
         /// The target.

@@ -530,8 +530,13 @@ impl Notifications {
         if self.0.hub.head().is_none() || cursor.is_some() {
             self.0.hub.read_ahead(&self.0.log_bell, cursor).await?;
         }
-        let scope = self.declared_scope(&identity.user).await?;
-        Ok(self.0.hub.open(identity, scope, cursor, address)?)
+        loop {
+            let as_of = self.0.hub.position();
+            let scope = self.declared_scope(&identity.user).await?;
+            if let Some(link) = self.0.hub.open(&identity, scope, as_of, cursor, address)? {
+                return Ok(link);
+            }
+        }
     }
 
     /// A link lives on under a new token.
@@ -553,6 +558,10 @@ impl Notifications {
         let mut frames = link.next().await.unwrap_or_default();
         let mut position = frames.iter().rev().find_map(|frame| frame.cursor.clone()).unwrap_or_default();
         frames.remove(0);
+        if cursor.is_some() && frames.is_empty() {
+            // However short the wait is: what was missed may have to be read from the store.
+            frames = link.missed().await;
+        }
         if cursor.is_some() && frames.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if let Ok(Some(more)) = tokio::time::timeout(left, link.next()).await {

@@ -132,7 +132,7 @@ async fn status(store: &dyn NotificationStore, of: Uuid) -> Result<AckStatus> {
 fn sendings(entries: &[LogEntry]) -> Vec<(EntryKind, Uuid)> {
     let of = |entry: &LogEntry| match &entry.content {
         EntryContent::Message(kind, stored) => Some((*kind, stored.notification.metadata.id)),
-        EntryContent::Acknowledged { .. } | EntryContent::Members { .. } => None,
+        EntryContent::Acknowledged { .. } | EntryContent::Members { .. } | EntryContent::Gone => None,
     };
     entries.iter().filter_map(of).collect()
 }

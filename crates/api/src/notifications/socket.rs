@@ -12,7 +12,7 @@ use axum::{
 };
 use futures::{SinkExt as _, StreamExt as _, stream::SplitSink};
 use relais_http::Peer;
-use relais_notify::{AckChoice, Identity, Notifications, OpenLink};
+use relais_notify::{AckChoice, Notifications, OpenLink};
 use relais_protocol::ErrorNumber;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -66,9 +66,9 @@ pub(crate) async fn socket(
     let upgrade = upgrade.map_err(|refused| ApiError::at(ErrorNumber::InvalidHeader, "", refused.body_text()))?;
     let notifications = app.notifications()?.clone();
     let address = peer.map(|axum::Extension(peer)| peer.address());
-    let link = notifications.open_link(identity.clone(), query.get("lastEventId"), address).await?;
+    let link = notifications.open_link(identity, query.get("lastEventId"), address).await?;
     let upgrade = upgrade.max_message_size(LARGEST).max_frame_size(LARGEST);
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, link, notifications, identity)))
+    Ok(upgrade.on_upgrade(move |socket| serve(socket, link, notifications)))
 }
 
 /// Browsers do not ask CORS for WebSockets: the server must look at the origin itself. Programs send none.
@@ -80,7 +80,7 @@ fn is_allowed_origin(app: &App, headers: &HeaderMap) -> bool {
     is_own || declared.iter().any(|allowed| allowed == "*" || allowed == origin)
 }
 
-async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notifications, identity: Identity) {
+async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notifications) {
     let (mut sender, mut receiver) = socket.split();
     let mut ping = tokio::time::interval(PING);
     ping.tick().await;
@@ -98,7 +98,7 @@ async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notificatio
             said = receiver.next() => match said {
                 Some(Ok(Message::Text(text))) => {
                     unanswered = 0;
-                    if hear(&mut sender, &text, link.id(), &notifications, &identity).await.is_err() {
+                    if hear(&mut sender, &text, &link, &notifications).await.is_err() {
                         break;
                     }
                 }
@@ -124,19 +124,18 @@ async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notificatio
 async fn hear(
     sender: &mut SplitSink<WebSocket, Message>,
     text: &str,
-    link: Uuid,
+    link: &OpenLink,
     notifications: &Notifications,
-    identity: &Identity,
 ) -> Result<(), ()> {
     let Said { ack, token } = serde_json::from_str(text).map_err(|error| {
         tracing::debug!(%error, "a page said something over its WebSocket that is not understood");
     })?;
-    if !ack.is_empty() && notifications.acknowledge(identity, AckChoice::These(ack)).await.is_err() {
+    if !ack.is_empty() && notifications.acknowledge(&link.identity(), AckChoice::These(ack)).await.is_err() {
         // The page is not told of success: it acknowledges again.
         let _ = sender.send(Message::text(r#"{"event":"error","data":{"reason":"ack"}}"#)).await;
     }
     if let Some(token) = token {
-        let renewed = notifications.identify(&token).and_then(|new| notifications.renew_link(link, &new));
+        let renewed = notifications.identify(&token).and_then(|new| notifications.renew_link(link.id(), &new));
         if renewed.is_err() {
             let _ = sender.send(Message::text(r#"{"event":"error","data":{"reason":"token"}}"#)).await;
         }

@@ -7,10 +7,11 @@ use std::{
     task::{Poll, Waker},
 };
 
+use relais_core::StoreError;
 use uuid::Uuid;
 
 use crate::{
-    AudienceKey, Delivery, LogPosition, UserScope,
+    AudienceKey, Delivery, Identity, LogPosition, UserScope,
     frame::{Bye, Frame},
     hub::{Hub, tail::Outgoing},
 };
@@ -23,14 +24,14 @@ const PAGE: usize = 200;
 pub(crate) struct Link {
     pub(crate) id: Uuid,
     pub(crate) user: String,
-    /// What the user's token says, beside what is declared.
-    pub(crate) claims: Vec<AudienceKey>,
     state: Mutex<LinkState>,
 }
 
 #[derive(Debug)]
 struct LinkState {
     scope: Arc<UserScope>,
+    /// What the user's token says, beside what is declared.
+    claims: Arc<[AudienceKey]>,
     queue: VecDeque<Arc<Frame>>,
     bytes: usize,
     /// The last entry that was queued: an entry may be for several of the link's keys.
@@ -41,9 +42,16 @@ struct LinkState {
 
 impl Link {
     pub(crate) fn new(user: String, claims: Vec<AudienceKey>, scope: UserScope) -> Self {
-        let state =
-            LinkState { scope: Arc::new(scope), queue: VecDeque::new(), bytes: 0, last: 0, bye: None, waker: None };
-        Self { id: Uuid::now_v7(), user, claims, state: Mutex::new(state) }
+        let state = LinkState {
+            scope: Arc::new(scope),
+            claims: claims.into(),
+            queue: VecDeque::new(),
+            bytes: 0,
+            last: 0,
+            bye: None,
+            waker: None,
+        };
+        Self { id: Uuid::now_v7(), user, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, LinkState> {
@@ -56,6 +64,27 @@ impl Link {
 
     pub(crate) fn set_scope(&self, scope: Arc<UserScope>) {
         self.state().scope = scope;
+    }
+
+    pub(crate) fn claims(&self) -> Arc<[AudienceKey]> {
+        Arc::clone(&self.state().claims)
+    }
+
+    pub(crate) fn set_claims(&self, claims: &[AudienceKey]) {
+        self.state().claims = claims.into();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().bye.is_some()
+    }
+
+    /// Queues a frame that has no place in the log.
+    pub(crate) fn tell(&self, frame: Arc<Frame>) {
+        let mut state = self.state();
+        if state.bye.is_none() {
+            state.queue.push_back(frame);
+            state.wake();
+        }
     }
 
     /// Queues a frame for the page; a link whose reader does not keep up ends. Whether it was queued.
@@ -129,6 +158,8 @@ pub struct OpenLink {
     link: Arc<Link>,
     place: Place,
     first: Vec<Arc<Frame>>,
+    /// What was read of what was missed, and not given away yet.
+    found: Option<Vec<Outgoing>>,
 }
 
 impl OpenLink {
@@ -137,7 +168,7 @@ impl OpenLink {
             Some(position) => Place::CatchingUp(position),
             None => Place::Live,
         };
-        Self { hub, link, place, first }
+        Self { hub, link, place, first, found: None }
     }
 
     /// The link's id.
@@ -145,45 +176,69 @@ impl OpenLink {
         self.link.id
     }
 
-    /// The next frames, in their order; none when the link has ended. Nothing is lost if it is dropped while it waits.
+    /// The link's user, as the last token says it.
+    pub fn identity(&self) -> Identity {
+        Identity { user: self.link.user.clone(), audiences: self.link.claims().to_vec(), expires: None }
+    }
+
+    /// The next frames, in their order; none when the link has ended. Nothing is lost, and nothing comes twice, if it is dropped
+    /// while it waits.
     pub async fn next(&mut self) -> Option<Vec<Arc<Frame>>> {
         if !self.first.is_empty() {
             return Some(std::mem::take(&mut self.first));
         }
-        loop {
-            match self.place {
-                Place::Ended => return None,
-                Place::Live => {
-                    let link = &self.link;
-                    let queued = std::future::poll_fn(|context| link.poll_queue(context.waker())).await;
-                    return Some(match queued {
-                        Ok(frames) => frames,
-                        Err(bye) => self.end(bye),
-                    });
-                }
-                Place::CatchingUp(after) => {
-                    // A link of a user who has just left an audience reads as who the user is now.
-                    let scope = self.link.scope();
-                    let page = match self.hub.read_missed(&self.link, &scope, after, PAGE).await {
-                        Ok(page) => page,
-                        Err(error) => {
-                            tracing::debug!(%error, "a link ends: the log could not be read");
-                            return Some(self.end(Bye::Stopping));
-                        }
-                    };
-                    self.place = page.next.map_or(Place::Live, Place::CatchingUp);
-                    if !page.entries.is_empty() {
-                        self.hub.note_sent(&self.link.user, &page.entries);
-                        return Some(page.entries.into_iter().map(|entry| entry.frame).collect());
-                    }
+        let missed = self.missed().await;
+        if !missed.is_empty() {
+            return Some(missed);
+        }
+        if matches!(self.place, Place::Ended) {
+            return None;
+        }
+        let link = &self.link;
+        let queued = std::future::poll_fn(|context| link.poll_queue(context.waker())).await;
+        Some(match queued {
+            Ok(frames) => frames,
+            Err(bye) => self.end(bye),
+        })
+    }
+
+    /// The next frames that were missed; none when the link waits for what is new.
+    pub(crate) async fn missed(&mut self) -> Vec<Arc<Frame>> {
+        while self.found.is_some() || matches!(self.place, Place::CatchingUp(_)) {
+            match self.catch_up().await {
+                Ok(frames) if frames.is_empty() => {}
+                Ok(frames) => return frames,
+                Err(error) => {
+                    tracing::debug!(%error, "a link ends: the log could not be read");
+                    return self.end(Bye::Stopping);
                 }
             }
         }
+        Vec::new()
+    }
+
+    /// The next page of what was missed.
+    async fn catch_up(&mut self) -> Result<Vec<Arc<Frame>>, StoreError> {
+        if let (None, Place::CatchingUp(after)) = (&self.found, &self.place) {
+            let page = self.hub.read_missed(&self.link, *after, PAGE).await?;
+            // Both at once: the hub may have made the link live, so this page must not be read again.
+            self.place = page.next.map_or(Place::Live, Place::CatchingUp);
+            self.found = Some(page.entries);
+        }
+        let acknowledged = match &self.found {
+            Some(entries) => self.hub.acknowledged_among(&self.link.user, entries).await?,
+            None => Vec::new(),
+        };
+        let mut entries = self.found.take().unwrap_or_default();
+        entries.retain(|entry| self.hub.is_still_sent(entry, &acknowledged));
+        self.hub.note_sent(&self.link.user, &entries);
+        Ok(entries.into_iter().map(|entry| entry.frame).collect())
     }
 
     fn end(&mut self, bye: Bye) -> Vec<Arc<Frame>> {
         self.place = Place::Ended;
         metrics::counter!("relais_notification_links_ended_total", "reason" => bye.as_str()).increment(1);
+        self.found = None;
         vec![Frame::bye(bye)]
     }
 }

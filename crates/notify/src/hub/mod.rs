@@ -25,7 +25,7 @@ use self::{
     tail::{Outgoing, SentMessage, Tail},
 };
 use crate::{
-    AckStatus, AudienceKey, Belonging, Cursor, Delivery, EntryContent, EntryKind, Identity, LogEntry, LogHead,
+    AckStatus, AudienceKey, Belonging, Cursor, Delivery, EntryContent, EntryKind, Gap, Identity, LogEntry, LogHead,
     LogPosition, NotificationStore, UserScope,
     frame::{Bye, Frame},
 };
@@ -110,6 +110,10 @@ struct HubState {
     position: LogPosition,
     tail: Tail,
     links: HashMap<Uuid, Place>,
+    /// Those that read what they have missed. The index does not have them yet.
+    catching_up: HashMap<Uuid, Arc<Link>>,
+    /// The last change of members that was read.
+    members_at: LogPosition,
     by_key: HashMap<AudienceKey, Vec<Arc<Link>>>,
     per_user: HashMap<String, usize>,
     per_address: HashMap<IpAddr, usize>,
@@ -255,37 +259,42 @@ impl Hub {
             self.state().position = position;
             return Ok(());
         };
-        let mut acknowledged = HashSet::new();
+        let (mut asked, mut acknowledged) = (HashSet::new(), HashSet::new());
+        // Links may come while the store is asked who has acknowledged.
+        while let Err((id, new)) = self.queue_entry(&outgoing, &asked, &acknowledged) {
+            asked.extend(new.iter().cloned());
+            acknowledged.extend(self.store.acknowledged_by(id, new).await?);
+        }
+        Ok(())
+    }
+
+    /// Queues an entry for all links that it is for. Of one that is sent again, it must be known who has acknowledged it: an
+    /// error names users who must be asked for first.
+    fn queue_entry(
+        &self,
+        outgoing: &Outgoing,
+        asked: &HashSet<String>,
+        acknowledged: &HashSet<String>,
+    ) -> Result<(), (Uuid, Vec<String>)> {
+        let mut state = self.state();
+        let links = state.links_for(outgoing);
         if let Some(SentMessage { id, kind: EntryKind::Replayed { .. }, .. }) = outgoing.message {
-            let mut asked: HashSet<String> = HashSet::new();
-            loop {
-                // Links may come while the store is asked.
-                let new: Vec<String> = {
-                    let state = self.state();
-                    let links = state.links_for(&outgoing).into_iter().map(|link| link.user.clone());
-                    links.filter(|user| !asked.contains(user)).collect::<HashSet<_>>().into_iter().collect()
-                };
-                if new.is_empty() {
-                    break;
-                }
-                asked.extend(new.iter().cloned());
-                acknowledged.extend(self.store.acknowledged_by(id, new).await?);
+            let new: HashSet<&String> =
+                links.iter().map(|link| &link.user).filter(|user| !asked.contains(*user)).collect();
+            if !new.is_empty() {
+                return Err((id, new.into_iter().cloned().collect()));
             }
         }
-        let mut state = self.state();
         let mut deliveries = Vec::new();
         let mut sent = 0_u64;
-        for link in state.links_for(&outgoing) {
-            if acknowledged.contains(&link.user) {
-                continue;
-            }
+        for link in links.into_iter().filter(|link| !acknowledged.contains(&link.user)) {
             let HubOptions { queue_frames, queue_bytes, record_all, .. } = self.options;
-            if link.queue(position, &outgoing.frame, queue_frames, queue_bytes) {
+            if link.queue(outgoing.position, &outgoing.frame, queue_frames, queue_bytes) {
                 sent += 1;
                 deliveries.extend(outgoing.delivery(&link.user, record_all));
             }
         }
-        state.position = position;
+        state.position = outgoing.position;
         if let Some((id, EntryKind::Withdrawn)) = outgoing.message.as_ref().map(|message| (message.id, message.kind)) {
             state.tail.forget_message(id);
         }
@@ -293,7 +302,7 @@ impl Hub {
             &outgoing.message,
             Some(SentMessage { kind: EntryKind::Emitted | EntryKind::Replayed { .. }, .. })
         );
-        state.tail.push(outgoing, self.options.tail_entries, self.options.tail_bytes);
+        state.tail.push(outgoing.clone(), self.options.tail_entries, self.options.tail_bytes);
         let took = state.now().duration_since(appended);
         drop(state);
         metrics::counter!("relais_notification_sent_total").increment(sent);
@@ -313,23 +322,24 @@ impl Hub {
         changed: &[AudienceKey],
     ) -> Result<(), StoreError> {
         let users: Vec<String> = {
-            let state = self.state();
-            let links = changed.iter().filter_map(|key| state.by_key.get(key)).flatten();
-            links.map(|link| link.user.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+            let mut state = self.state();
+            // Who has read what a user belongs to before this reads it again.
+            state.members_at = position;
+            let links = state.links_with(changed);
+            links.into_iter().map(|link| link.user.clone()).collect::<BTreeSet<_>>().into_iter().collect()
         };
         let scopes = if users.is_empty() { HashMap::new() } else { self.store.scopes_of(users).await? };
         let mut state = self.state();
         state.position = position;
-        let frame = Frame::audiences(state.cursor(position));
-        let outgoing = Outgoing { position, keys: changed.into(), frame: Arc::clone(&frame), message: None };
-        let links: Vec<Arc<Link>> = state.links_for(&outgoing);
-        for link in links {
+        let frame = Frame::audiences(Some(state.cursor(position)));
+        let outgoing =
+            Outgoing { position, keys: changed.into(), frame: Arc::clone(&frame), message: None, is_withdrawn: false };
+        for link in state.links_with(changed) {
             let Some(scope) = scopes.get(&link.user) else { continue };
-            let scope = with_claims(scope.clone(), &link.claims);
-            if *link.scope() != scope {
-                state.unindex(&link);
-                link.set_scope(Arc::new(scope));
-                state.index(&link);
+            state.change_scope(&link, with_claims(scope.clone(), &link.claims()));
+            if state.catching_up.contains_key(&link.id) {
+                // It finds this entry in the tail.
+                continue;
             }
             link.queue(position, &frame, self.options.queue_frames, self.options.queue_bytes);
         }
@@ -338,18 +348,28 @@ impl Hub {
         Ok(())
     }
 
-    /// Opens a link that goes on from a cursor, or from now on.
+    /// How far the log was passed on.
+    pub(crate) fn position(&self) -> LogPosition {
+        self.state().position
+    }
+
+    /// Opens a link that goes on from a cursor, or from now on. None if members have changed since `as_of`, the position before
+    /// the scope was read: then it may be an old one.
     pub(crate) fn open(
         self: &Arc<Self>,
-        identity: Identity,
+        identity: &Identity,
         scope: UserScope,
+        as_of: LogPosition,
         cursor: Option<&str>,
         address: Option<IpAddr>,
-    ) -> Result<OpenLink, TooManyLinks> {
-        let Identity { user, audiences, expires } = identity;
+    ) -> Result<Option<OpenLink>, TooManyLinks> {
+        let Identity { user, audiences, expires } = identity.clone();
         let scope = with_claims(scope, &audiences);
         let link = Arc::new(Link::new(user.clone(), audiences, scope));
         let mut state = self.state();
+        if state.members_at > as_of {
+            return Ok(None);
+        }
         if state.per_user.get(&user).is_some_and(|links| *links >= self.options.links_per_user) {
             return Err(TooManyLinks::OfUser);
         }
@@ -387,16 +407,19 @@ impl Hub {
         let place = Place { link: Arc::clone(&link), address, expires, live: after.is_none() };
         if place.live {
             state.index(&link);
+        } else {
+            state.catching_up.insert(link.id, Arc::clone(&link));
         }
         state.links.insert(link.id, place);
         metrics::gauge!("relais_notification_links").set(state.links.len() as f64);
         drop(state);
-        Ok(OpenLink::new(Arc::clone(self), link, after, first))
+        Ok(Some(OpenLink::new(Arc::clone(self), link, after, first)))
     }
 
     pub(crate) fn close(&self, link: &Arc<Link>) {
         let mut state = self.state();
         let Some(Place { address, expires, live, .. }) = state.links.remove(&link.id) else { return };
+        state.catching_up.remove(&link.id);
         if live {
             state.unindex(link);
         }
@@ -410,76 +433,81 @@ impl Hub {
         metrics::gauge!("relais_notification_links").set(state.links.len() as f64);
     }
 
-    /// A page of what a link has missed. The last one makes it live.
+    /// A page of what a link has missed. The last one makes it live: nothing is awaited after that.
     pub(crate) async fn read_missed(
         &self,
         link: &Arc<Link>,
-        scope: &UserScope,
         after: LogPosition,
         limit: usize,
     ) -> Result<MissedPage, StoreError> {
-        let tail_from = match self.read_tail(link, scope, after, limit) {
-            Ok(page) => return self.without_acknowledged(scope, page).await,
+        let tail_from = match self.read_tail(link, after, limit) {
+            Ok(page) => return Ok(page),
             Err(tail_from) => tail_from,
         };
-        let found = self.store.read_log_of(scope, after, tail_from, limit).await?;
+        // Read as who the user is now: perhaps not who they were when the link was opened.
+        let scope = link.scope();
+        let found = self.store.read_log_of(&scope, after, tail_from, limit).await?;
+        // What was purged since the cursor was looked at is not there, and nothing else says so.
+        if self.store.log_head().await?.floor > after {
+            let frame = Frame::gap(Gap::Purged, self.state().cursor(tail_from));
+            let gap = Outgoing { position: tail_from, keys: Arc::from([]), frame, message: None, is_withdrawn: false };
+            return Ok(MissedPage { entries: vec![gap], next: Some(tail_from) });
+        }
         let next = if found.len() < limit { tail_from } else { found.last().map_or(tail_from, |last| last.position) };
         let now = self.now();
         let entries = found.into_iter().filter_map(|entry| {
             let LogEntry { position, content, .. } = entry;
-            outgoing(&self.state().cursor(position), position, content, now).filter(|entry| entry.is_for(scope))
+            outgoing(&self.state().cursor(position), position, content, now).filter(|entry| entry.is_for(&scope))
         });
-        let page = MissedPage { entries: entries.collect(), next: Some(next) };
-        self.without_acknowledged(scope, page).await
+        Ok(MissedPage { entries: entries.collect(), next: Some(next) })
     }
 
     /// The page from memory; or from where on memory has the log.
-    fn read_tail(
-        &self,
-        link: &Arc<Link>,
-        scope: &UserScope,
-        after: LogPosition,
-        limit: usize,
-    ) -> Result<MissedPage, LogPosition> {
+    fn read_tail(&self, link: &Arc<Link>, after: LogPosition, limit: usize) -> Result<MissedPage, LogPosition> {
         let mut state = self.state();
         if after < state.tail.from {
             return Err(state.tail.from);
         }
-        let (entries, next) = state.tail.read(scope, after, limit);
+        let (entries, next) = state.tail.read(&link.scope(), after, limit);
         if next.is_none() {
             state.go_live(link);
         }
         Ok(MissedPage { entries, next })
     }
 
-    /// A message that is sent again is for those who have not acknowledged it; one that has expired is not sent.
-    async fn without_acknowledged(&self, scope: &UserScope, mut page: MissedPage) -> Result<MissedPage, StoreError> {
-        let now = self.now();
-        page.entries.retain(|entry| entry.message.as_ref().is_none_or(|message| message.expiration > now));
-        let replayed = |entry: &Outgoing| {
-            let message = entry.message.as_ref()?;
-            matches!(message.kind, EntryKind::Replayed { .. }).then_some(message.id)
-        };
-        let ids: Vec<Uuid> = page.entries.iter().filter_map(replayed).collect();
-        if !ids.is_empty() {
-            let acknowledged = self.store.acknowledged_of(&scope.user, ids).await?;
-            page.entries.retain(|entry| replayed(entry).is_none_or(|id| !acknowledged.contains(&id)));
-        }
-        Ok(page)
+    /// Which messages that are sent again a user has acknowledged.
+    pub(crate) async fn acknowledged_among(&self, user: &str, entries: &[Outgoing]) -> Result<Vec<Uuid>, StoreError> {
+        let ids: Vec<Uuid> = entries.iter().filter_map(Outgoing::replayed).collect();
+        if ids.is_empty() { Ok(ids) } else { self.store.acknowledged_of(user, ids).await }
     }
 
-    /// A link lives on under a new token; false if there is no such link of this user.
+    /// A message that is sent again is for those who have not acknowledged it; one that has expired is not sent.
+    pub(crate) fn is_still_sent(&self, entry: &Outgoing, acknowledged: &[Uuid]) -> bool {
+        let now = self.now();
+        entry.message.as_ref().is_none_or(|message| message.expiration > now)
+            && entry.replayed().is_none_or(|id| !acknowledged.contains(&id))
+    }
+
+    /// A link lives on under a new token, with the audiences that this one names; false if there is no such link of this user.
     pub(crate) fn renew(&self, id: Uuid, identity: &Identity) -> bool {
         let mut state = self.state();
-        let Some(place) = state.links.get_mut(&id).filter(|place| place.link.user == identity.user) else {
+        let is_theirs = |place: &&mut Place| place.link.user == identity.user && !place.link.has_ended();
+        let Some(place) = state.links.get_mut(&id).filter(is_theirs) else {
             return false;
         };
+        let link = Arc::clone(&place.link);
         let before = std::mem::replace(&mut place.expires, identity.expires);
         if let Some(before) = before {
             state.expiries.remove(&(before, id));
         }
         if let Some(expires) = identity.expires {
             state.expiries.insert((expires, id));
+        }
+        let UserScope { user, mut belongs } = UserScope::clone(&link.scope());
+        belongs.retain(|belonging| belonging.since.is_some());
+        link.set_claims(&identity.audiences);
+        if state.change_scope(&link, with_claims(UserScope { user, belongs }, &identity.audiences)) {
+            link.tell(Frame::audiences(None));
         }
         true
     }
@@ -553,8 +581,33 @@ impl HubState {
         if let Some(place) = self.links.get_mut(&link.id)
             && !std::mem::replace(&mut place.live, true)
         {
+            self.catching_up.remove(&link.id);
             self.index(link);
         }
+    }
+
+    /// The links, live or not, whose users belong to one of these.
+    fn links_with(&self, keys: &[AudienceKey]) -> Vec<Arc<Link>> {
+        let live = keys.iter().filter_map(|key| self.by_key.get(key)).flatten();
+        let set: HashSet<&AudienceKey> = keys.iter().collect();
+        let others = self.catching_up.values().filter(|link| link.scope().keys().any(|key| set.contains(key)));
+        live.chain(others).cloned().collect()
+    }
+
+    /// Changes what a link's user belongs to. Whether it was something else before.
+    fn change_scope(&mut self, link: &Arc<Link>, scope: UserScope) -> bool {
+        if *link.scope() == scope {
+            return false;
+        }
+        let is_live = self.links.get(&link.id).is_some_and(|place| place.live);
+        if is_live {
+            self.unindex(link);
+        }
+        link.set_scope(Arc::new(scope));
+        if is_live {
+            self.index(link);
+        }
+        true
     }
 
     fn index(&mut self, link: &Arc<Link>) {
@@ -623,7 +676,8 @@ fn outgoing(cursor: &str, position: LogPosition, content: EntryContent, now: Tim
         EntryContent::Acknowledged { user, ids } => {
             (vec![AudienceKey::user(user)], Frame::acknowledged(&ids, cursor.to_owned()), None)
         }
-        EntryContent::Members { changed, .. } => (changed, Frame::audiences(cursor.to_owned()), None),
+        EntryContent::Gone => return None,
+        EntryContent::Members { changed, .. } => (changed, Frame::audiences(Some(cursor.to_owned())), None),
     };
-    Some(Outgoing { position, keys: keys.into(), frame, message })
+    Some(Outgoing { position, keys: keys.into(), frame, message, is_withdrawn: false })
 }

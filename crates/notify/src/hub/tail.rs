@@ -19,6 +19,8 @@ pub(crate) struct Outgoing {
     pub(crate) frame: Arc<Frame>,
     /// The message that it sends, if it sends one.
     pub(crate) message: Option<SentMessage>,
+    /// Its message was withdrawn since.
+    pub(crate) is_withdrawn: bool,
 }
 
 /// What is known about a message that is sent.
@@ -40,6 +42,12 @@ impl Outgoing {
         scope.belongs.iter().any(|belonging| {
             belonging.since.is_some_and(|since| since <= *emitted_at) && self.keys.contains(&belonging.key)
         })
+    }
+
+    /// The message that it sends again.
+    pub(crate) fn replayed(&self) -> Option<Uuid> {
+        let message = self.message.as_ref()?;
+        matches!(message.kind, EntryKind::Replayed { .. }).then_some(message.id)
     }
 
     fn bytes(&self) -> usize {
@@ -89,7 +97,8 @@ impl Tail {
     pub(crate) fn forget_message(&mut self, id: Uuid) {
         for entry in &mut self.entries {
             if entry.message.as_ref().is_some_and(|message| message.id == id) {
-                entry.keys = Arc::from([]);
+                // Its keys stay: they say where the index has it, and what it weighs.
+                entry.is_withdrawn = true;
             }
         }
     }
@@ -114,8 +123,36 @@ impl Tail {
         let next = positions.last().copied().filter(|_| more);
         let found = positions.into_iter().filter_map(|position| {
             let at = self.entries.binary_search_by_key(&position, |entry| entry.position).ok()?;
-            self.entries.get(at).filter(|entry| entry.is_for(scope)).cloned()
+            self.entries.get(at).filter(|entry| !entry.is_withdrawn && entry.is_for(scope)).cloned()
         });
         (found.collect(), next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_withdrawn_leaves_nothing_behind() {
+        let mut tail = Tail::starting_at(0);
+        let scope = UserScope {
+            user: "ann".to_owned(),
+            belongs: vec![crate::Belonging { key: AudienceKey::user("ann"), since: Some(0) }],
+        };
+        for position in 1..=10 {
+            let id = Uuid::from_u128(position.into());
+            let expiration = Timestamp::MAX;
+            let message =
+                SentMessage { id, kind: EntryKind::Emitted, emitted_at: position, expiration, ack_required: false };
+            let keys = Arc::from([AudienceKey::user("ann"), AudienceKey::user(format!("u{position}"))]);
+            let frame = Frame::audiences(None);
+            tail.push(Outgoing { position, keys, frame, message: Some(message), is_withdrawn: false }, 4, usize::MAX);
+            tail.forget_message(id);
+        }
+        assert_eq!(tail.read(&scope, 6, 10).0.len(), 0, "it is not sent");
+        assert_eq!((tail.from, tail.entries.len(), tail.by_key.len()), (6, 4, 5));
+        assert_eq!(tail.by_key[&AudienceKey::user("ann")].len(), 4);
+        assert_eq!(tail.bytes, tail.entries.iter().map(Outgoing::bytes).sum::<usize>());
     }
 }

@@ -305,8 +305,8 @@ pub(crate) fn notification_row(row: &impl Columns) -> Result<NotificationRow> {
     Ok(NotificationRow { stored, policy, state, outstanding: row.big("outstanding")? })
 }
 
-/// An entry with the message that it is about. An entry whose message is gone is passed over.
-pub(crate) fn entry(row: &impl Columns) -> Result<Option<LogEntry>> {
+/// An entry with the message that it is about.
+pub(crate) fn entry(row: &impl Columns) -> Result<LogEntry> {
     let position = unsigned(row.big("position")?);
     let kind = row.small("kind")?;
     let content = match kind {
@@ -319,10 +319,8 @@ pub(crate) fn entry(row: &impl Columns) -> Result<Option<LogEntry>> {
             let changed = changed.into_iter().map(|(kind, target)| AudienceKey { kind, target }).collect();
             EntryContent::Members { key: AudienceKey { kind, target }, changed }
         }
+        EMITTED | REPLAYED | WITHDRAWN if row.text_if_any("message")?.is_none() => EntryContent::Gone,
         EMITTED | REPLAYED | WITHDRAWN => {
-            if row.text_if_any("message")?.is_none() {
-                return Ok(None);
-            }
             let kind = match kind {
                 EMITTED => EntryKind::Emitted,
                 REPLAYED => EntryKind::Replayed { attempts: narrow(row.int("entry_attempts")?) },
@@ -332,11 +330,11 @@ pub(crate) fn entry(row: &impl Columns) -> Result<Option<LogEntry>> {
         }
         _ => return Err(corrupt(format!("kind {kind} of an entry of the log"))),
     };
-    Ok(Some(LogEntry { position, appended: to_jiff(row.moment("at")?), content }))
+    Ok(LogEntry { position, appended: to_jiff(row.moment("at")?), content })
 }
 
 pub(crate) fn entries(rows: &[impl Columns]) -> Result<Vec<LogEntry>> {
-    rows.iter().filter_map(|row| entry(row).transpose()).collect()
+    rows.iter().map(entry).collect()
 }
 
 fn detail<T: for<'a> Deserialize<'a>>(row: &impl Columns) -> Result<T> {
