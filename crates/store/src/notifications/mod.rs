@@ -134,10 +134,19 @@ impl<D: Database> NotificationStore for Verbs<D> {
         let rows = session.lock_notifications(&all.into_iter().collect::<Vec<_>>()).await?;
         let mut rows: BTreeMap<Uuid, NotificationRow> =
             rows.into_iter().map(|row| (row.stored.notification.metadata.id, row)).collect();
+        let pairs: BTreeSet<(Uuid, &str)> = acknowledgements
+            .iter()
+            .zip(&chosen)
+            .flat_map(|(Acknowledgement { scope, .. }, ids)| ids.iter().map(|id| (*id, scope.user.as_str())))
+            .collect();
+        let pairs: Vec<(Uuid, &str)> = pairs.into_iter().collect();
+        let fresh = session.write_acknowledgements(&pairs).await?;
+        let mut fresh: BTreeSet<(Uuid, String)> = fresh.into_iter().collect();
         let (mut answers, mut written) = (Vec::with_capacity(chosen.len()), Written::default());
         let mut touched = BTreeSet::new();
         for (Acknowledgement { scope, .. }, ids) in acknowledgements.iter().zip(chosen) {
-            let new = session.write_acknowledgements(&scope.user, &ids).await?;
+            // Who says it twice at once has said it first, and then again.
+            let new: Vec<Uuid> = ids.iter().copied().filter(|id| fresh.remove(&(*id, scope.user.clone()))).collect();
             for id in &new {
                 if let Some(row) = rows.get_mut(id) {
                     row.outstanding -= 1;

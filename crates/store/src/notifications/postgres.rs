@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::{
     notifications::statements::{
         AppendedEntry, ChangedState, InsertedRow, NotificationReader, NotificationRow, NotificationRows,
-        changed_meanwhile, counts, entries, from_jiff, head, ids, key, ledger_line, listed, member, notification_row,
-        scope, status_code, stored,
+        acknowledged_pair, changed_meanwhile, counts, entries, from_jiff, head, ids, key, ledger_line, listed, member,
+        notification_row, scope, status_code, stored,
     },
     postgres::session::{PgSession, column},
     postgres::{Postgres, error, to_sql},
@@ -536,20 +536,21 @@ impl NotificationRows for PgSession {
         ids(&rows)
     }
 
-    async fn write_acknowledgements(&mut self, user: &str, of: &[Uuid]) -> Result<Vec<Uuid>> {
+    async fn write_acknowledgements(&mut self, pairs: &[(Uuid, &str)]) -> Result<Vec<(Uuid, String)>> {
         let rows = sqlx::query(
             "INSERT INTO relais.notification_recipient AS r (notification, user_id, deliveries, acknowledged)
-             SELECT i, $1, 0, clock_timestamp() FROM unnest($2::uuid[]) AS i ORDER BY i
+             SELECT w.id, w.user_id, 0, clock_timestamp() FROM unnest($1::uuid[], $2::text[]) AS w (id, user_id)
+             ORDER BY w.id, w.user_id COLLATE \"C\"
              ON CONFLICT (notification, user_id) DO UPDATE SET acknowledged = excluded.acknowledged
                  WHERE r.acknowledged IS NULL
-             RETURNING notification::text AS id",
+             RETURNING notification::text AS id, user_id",
         )
-        .bind(user)
-        .bind(of)
+        .bind(column(pairs, |(id, _)| *id))
+        .bind(column(pairs, |(_, user)| *user))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        ids(&rows)
+        rows.iter().map(acknowledged_pair).collect()
     }
 
     async fn members_of(&mut self, of: &AudienceKey) -> Result<Vec<AudienceKey>> {

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::{
     notifications::statements::{
         AppendedEntry, ChangedState, InsertedRow, NotificationReader, NotificationRow, NotificationRows,
-        changed_meanwhile, counts, entries, from_jiff, head, ids, key, ledger_line, listed, member, notification_row,
-        scope, status_code, stored,
+        acknowledged_pair, changed_meanwhile, counts, entries, from_jiff, head, ids, key, ledger_line, listed, member,
+        notification_row, scope, status_code, stored,
     },
     row::{Columns, in_millis, signed, wide},
     session::Result,
@@ -445,18 +445,18 @@ impl NotificationRows for SqliteSession {
         ids(&self.rows(statement).await?)
     }
 
-    async fn write_acknowledgements(&mut self, user: &str, of: &[Uuid]) -> Result<Vec<Uuid>> {
+    async fn write_acknowledgements(&mut self, pairs: &[(Uuid, &str)]) -> Result<Vec<(Uuid, String)>> {
         let statement = sqlx::query(concat!(
             "INSERT INTO notification_recipient (notification, user_id, deliveries, acknowledged)
-             SELECT i.value, ?1, 0, ",
+             SELECT w.value ->> 0, w.value ->> 1, 0, ",
             now!(),
-            " FROM json_each(?2) AS i WHERE true
+            " FROM json_each(?1) AS w WHERE true
              ON CONFLICT (notification, user_id) DO UPDATE SET acknowledged = excluded.acknowledged
                  WHERE acknowledged IS NULL
-             RETURNING notification AS id"
+             RETURNING notification AS id, user_id"
         ));
         self.wrote = true;
-        ids(&self.rows(statement.bind(user).bind(array(of)?)).await?)
+        self.rows(statement.bind(array(pairs)?)).await?.iter().map(acknowledged_pair).collect()
     }
 
     async fn members_of(&mut self, of: &AudienceKey) -> Result<Vec<AudienceKey>> {

@@ -179,8 +179,12 @@ pub(crate) trait NotificationRows: Send {
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Uuid>>> + Send;
 
-    /// Writes that a user has acknowledged messages; answers those that the user had not acknowledged before.
-    fn write_acknowledgements(&mut self, user: &str, ids: &[Uuid]) -> impl Future<Output = Result<Vec<Uuid>>> + Send;
+    /// Writes that users have acknowledged messages; answers the pairs that were not there before. Each pair is there once, in
+    /// their order, which is that of [`write_deliveries`](Self::write_deliveries): both write the same rows.
+    fn write_acknowledgements(
+        &mut self,
+        pairs: &[(Uuid, &str)],
+    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
 
     /// The direct members of a target.
     fn members_of(&mut self, key: &AudienceKey) -> impl Future<Output = Result<Vec<AudienceKey>>> + Send;
@@ -271,6 +275,11 @@ pub(crate) fn head(row: &impl Columns) -> Result<LogHead> {
         floor: unsigned(row.big("floor")?),
         now: to_jiff(row.moment("now")?),
     })
+}
+
+/// A message and a user who has acknowledged it.
+pub(crate) fn acknowledged_pair(row: &impl Columns) -> Result<(Uuid, String)> {
+    Ok((uuid(&row.text("id")?)?, row.text("user_id")?))
 }
 
 fn message(row: &impl Columns) -> Result<Notification> {
