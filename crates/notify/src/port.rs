@@ -344,6 +344,9 @@ pub trait NotificationStore: Send + Sync {
     /// Stores messages and appends an entry for each, in their order. A message whose id is known changes nothing.
     async fn emit_notifications(&self, messages: Vec<NewNotification>) -> Result<Vec<Emitted>, StoreError>;
 
+    /// What would become of messages if they were stored, as far as that is known before.
+    async fn check_notifications(&self, messages: &[NewNotification]) -> Result<Vec<Emitted>, StoreError>;
+
     /// The entries after a position, in their order: at most `limit`.
     async fn read_log(&self, after: LogPosition, limit: usize) -> Result<Vec<LogEntry>, StoreError>;
 

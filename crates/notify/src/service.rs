@@ -1,7 +1,7 @@
 //! [`Notifications`]: the use cases of notifications, and what runs in the background.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     AckChoice, AckRefused, Acknowledged, Acknowledgement, AudienceKey, ChangeRefused, Counts, Emitted, FillIn,
     Identities, Identity, InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition,
-    Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, NewNotification, Notification,
+    Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, Metadata, NewNotification, Notification,
     NotificationDraft, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
     Tickets, TokenRefused, UserScope,
     frame::Frame,
@@ -366,20 +366,40 @@ impl Notifications {
             let id = idempotency_key.map_or_else(Uuid::now_v7, |key| id_of(client.unwrap_or_default(), key, number));
             messages.push(self.fill(draft, client, id, now).map_err(|why| NotifyError::Invalid(number, why))?);
         }
+        if messages.len() > 1 {
+            self.check_all(&messages).await?;
+        }
         let sent = messages.clone();
         let answers = self.0.emissions.put_all(messages).await?;
-        let mut ids = Vec::with_capacity(sent.len());
         for (number, (new, answer)) in sent.iter().zip(answers).enumerate() {
-            match answer {
-                Emitted::Stored => {}
-                Emitted::Known if self.is_same(new).await? => {}
-                Emitted::Known => return Err(NotifyError::IdTaken(number)),
-                Emitted::NoMembers => return Err(NotifyError::NoMembers(number)),
-            }
-            ids.push(new.notification.metadata.id);
+            self.accept(number, new, answer).await?;
         }
-        metrics::counter!("relais_notification_emitted_total").increment(ids.len() as u64);
-        Ok(ids)
+        metrics::counter!("relais_notification_emitted_total").increment(sent.len() as u64);
+        Ok(sent.into_iter().map(|new| new.notification.metadata.id).collect())
+    }
+
+    /// Looks before anything is stored whether all messages of a list can be.
+    async fn check_all(&self, messages: &[NewNotification]) -> Result<()> {
+        let answers = self.0.store.check_notifications(messages).await?;
+        let mut seen: HashMap<Uuid, &NewNotification> = HashMap::new();
+        for (number, (new, answer)) in messages.iter().zip(answers).enumerate() {
+            self.accept(number, new, answer).await?;
+            let first = seen.entry(new.notification.metadata.id).or_insert(new);
+            if !says_the_same(&first.notification, &new.notification) {
+                return Err(NotifyError::IdTaken(number));
+            }
+        }
+        Ok(())
+    }
+
+    /// What an answer of the store means for a message.
+    async fn accept(&self, number: usize, new: &NewNotification, answer: Emitted) -> Result<()> {
+        match answer {
+            Emitted::Stored => Ok(()),
+            Emitted::Known if self.is_same(new).await? => Ok(()),
+            Emitted::Known => Err(NotifyError::IdTaken(number)),
+            Emitted::NoMembers => Err(NotifyError::NoMembers(number)),
+        }
     }
 
     /// Emits messages for Relais itself. Each has its own answer: one that is refused does not hold up the others.
@@ -399,16 +419,13 @@ impl Notifications {
         }
         let sent = messages.iter().map(|(_, new)| new.clone()).collect();
         for ((number, new), emitted) in messages.into_iter().zip(self.0.emissions.put_each(sent).await) {
-            answers[number] = match emitted {
-                Ok(Emitted::Stored) => continue,
-                Ok(Emitted::NoMembers) => Err(NotifyError::NoMembers(number)),
-                Ok(Emitted::Known) => match self.is_same(&new).await {
-                    Ok(true) => continue,
-                    Ok(false) => Err(NotifyError::IdTaken(number)),
-                    Err(error) => Err(error),
-                },
+            let accepted = match emitted {
+                Ok(answer) => self.accept(number, &new, answer).await,
                 Err(error) => Err(error),
             };
+            if let Err(refused) = accepted {
+                answers[number] = Err(refused);
+            }
         }
         metrics::counter!("relais_notification_emitted_total")
             .increment(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
@@ -427,16 +444,12 @@ impl Notifications {
         Ok(NewNotification { notification, client: client.map(str::to_owned), ack_timeout: self.0.options.ack_timeout })
     }
 
-    /// Whether the message with this id is the same one: of the same client, to the same audience, with the same payload.
+    /// Whether the message with this id is the same one: of the same client, and it says the same.
     async fn is_same(&self, new: &NewNotification) -> Result<bool> {
         let Some((stored, _)) = self.0.store.find_notification(new.notification.metadata.id, 0).await? else {
             return Ok(true);
         };
-        let what = |notification: &Notification| {
-            let Notification { metadata, payload, routing } = notification;
-            (metadata.kind, metadata.emitter.clone(), payload.get().to_owned(), routing.clone())
-        };
-        Ok(stored.client == new.client && what(&stored.notification) == what(&new.notification))
+        Ok(stored.client == new.client && says_the_same(&stored.notification, &new.notification))
     }
 
     /// Takes a message back. With `client`, only a message of that client.
@@ -724,6 +737,15 @@ impl WakeupListener for Notifications {
             self.0.timer_bell.notify_one();
         }
     }
+}
+
+/// Whether two messages are the same, but for their dates, which may have been filled in.
+fn says_the_same(one: &Notification, other: &Notification) -> bool {
+    let what = |notification: &Notification| {
+        let Metadata { priority, kind, emitter, source, topic, operation, .. } = notification.metadata.clone();
+        (priority, kind, emitter, source, topic, operation)
+    };
+    what(one) == what(other) && one.payload.get() == other.payload.get() && one.routing == other.routing
 }
 
 /// The id of a message that an idempotency key names, within one client.

@@ -83,6 +83,33 @@ impl<D: Database> NotificationStore for Verbs<D> {
         Ok(answers)
     }
 
+    async fn check_notifications(&self, messages: &[NewNotification]) -> Result<Vec<Emitted>, StoreError> {
+        let mut session = self.database.begin().await?;
+        let ids: Vec<Uuid> = messages.iter().map(|message| message.notification.metadata.id).collect();
+        let known: BTreeSet<Uuid> = session.known_notifications(&ids).await?.into_iter().collect();
+        let mut answers = Vec::with_capacity(messages.len());
+        let mut have_members: HashMap<&Audience, bool> = HashMap::new();
+        for message in messages {
+            let audience = &message.notification.routing.audience;
+            if known.contains(&message.notification.metadata.id) {
+                answers.push(Emitted::Known);
+                continue;
+            }
+            let is_awaited = match (message.notification.routing.retry.ack_required, have_members.get(audience)) {
+                (false, _) => true,
+                (true, Some(known)) => *known,
+                (true, None) => {
+                    let found = Self::has_members(&mut session, &audience.kind, &audience.targets).await?;
+                    have_members.insert(audience, found);
+                    found
+                }
+            };
+            answers.push(if is_awaited { Emitted::Stored } else { Emitted::NoMembers });
+        }
+        session.commit().await?;
+        Ok(answers)
+    }
+
     async fn read_log(&self, after: LogPosition, limit: usize) -> Result<Vec<LogEntry>, StoreError> {
         self.database.read_entries(wide(after), wide(limit)).await
     }
