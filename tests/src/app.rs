@@ -22,6 +22,7 @@ use relais_callback::{HttpSender, HttpSenderOptions};
 use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
 use relais_http::ServeOptions;
+use relais_notify::{Identities, NotificationOptions, NotificationStore, Notifications};
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -64,11 +65,18 @@ pub struct TestApp {
     pub engine: Engine,
     /// Its store, to be another process on it.
     pub store: Arc<dyn Store>,
+    /// Its log of notifications, for what no route can do: to purge it.
+    pub notification_store: Arc<dyn NotificationStore>,
+    notifications: Option<Notifications>,
     address: SocketAddr,
     http: reqwest::Client,
     under_way: Arc<UnderWay>,
-    _keeper: Keeper,
+    database: String,
+    keeper: Arc<Keeper>,
 }
+
+/// Web pages of this origin may use notifications.
+pub const ORIGIN: &str = "https://shop.example";
 
 /// How a [`TestApp`] is to be.
 pub struct Builder {
@@ -79,6 +87,8 @@ pub struct Builder {
     declaration: Value,
     migrate: bool,
     render_metrics: RenderMetrics,
+    notifications: Option<(Identities, NotificationOptions)>,
+    beside: Option<(String, Arc<Keeper>)>,
 }
 
 impl TestApp {
@@ -98,7 +108,19 @@ impl TestApp {
             declaration: world(),
             migrate: true,
             render_metrics: Arc::new(String::new),
+            notifications: None,
+            beside: None,
         }
+    }
+
+    /// Another instance on the database of this one, which must be on PostgreSQL.
+    pub fn beside(&self) -> Builder {
+        Builder { beside: Some((self.database.clone(), Arc::clone(&self.keeper))), ..Self::builder(Backend::Postgres) }
+    }
+
+    /// Its notifications, which it was started with.
+    pub fn notifications(&self) -> &Notifications {
+        self.notifications.as_ref().unwrap_or_else(|| panic!("it was started without notifications"))
     }
 
     /// Where it listens.
@@ -174,6 +196,20 @@ impl Builder {
         self
     }
 
+    /// Serves notifications. The log is read every second although nobody announced an entry: another instance may not listen
+    /// yet.
+    pub fn notifications(self, change: impl FnOnce(&mut NotificationOptions)) -> Self {
+        self.notifications_for(Identities::new(None, None), change)
+    }
+
+    /// The same, for users who prove otherwise than by tickets who they are.
+    pub fn notifications_for(mut self, identities: Identities, change: impl FnOnce(&mut NotificationOptions)) -> Self {
+        let mut options = NotificationOptions { sweep: Duration::from_secs(1), ..NotificationOptions::default() };
+        change(&mut options);
+        self.notifications = Some((identities, options));
+        self
+    }
+
     /// Renders metrics otherwise.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.render_metrics = Arc::new(render);
@@ -192,18 +228,19 @@ impl Builder {
     }
 
     async fn try_start(self) -> anyhow::Result<TestApp> {
-        let (url, keeper) = match self.backend {
-            Backend::Sqlite => {
+        let (url, keeper) = match (self.beside, self.backend) {
+            (Some(beside), _) => beside,
+            (None, Backend::Sqlite) => {
                 let folder = tempfile::tempdir()?;
                 let url = format!("sqlite:{}", folder.path().join("relais.db").display());
-                (url, Keeper::Folder { _folder: folder })
+                (url, Arc::new(Keeper::Folder { _folder: folder }))
             }
-            Backend::Postgres => {
+            (None, Backend::Postgres) => {
                 let database = TestDatabase::create().await?;
-                (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
+                (database.url().to_owned(), Arc::new(Keeper::Database { _database: Box::new(database) }))
             }
         };
-        let relais_store::Ports { store, relays, notifications } =
+        let relais_store::Ports { store, relays, notifications: notification_store } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         if self.migrate {
             store.migrate().await?;
@@ -219,17 +256,21 @@ impl Builder {
             engine.apply(declaration, false, false).await?;
         }
         let under_way = Arc::new(watch::channel(HashMap::new()).0);
-        let identities = relais_notify::Identities::new(None, None);
-        let notifications = relais_notify::Notifications::start(notifications, identities, Default::default());
-        store.listen(Arc::new(notifications.clone()));
+        let (identities, options) = self
+            .notifications
+            .unwrap_or_else(|| (relais_notify::Identities::new(None, None), NotificationOptions::default()));
+        let notifications = Some(Notifications::start(Arc::clone(&notification_store), identities, options));
         let mut api = self.api;
-        let routes = NotificationRoutes { notifications: notifications.clone(), origins: Vec::new() };
-        api.notifications = api.notifications.or(Some(routes));
+        if let Some(notifications) = &notifications {
+            store.listen(Arc::new(notifications.clone()));
+            let origins = vec![ORIGIN.to_owned()];
+            api.notifications = Some(NotificationRoutes { notifications: notifications.clone(), origins });
+        }
         // The dashboard knows the operators that the admin API knows.
         let ui = relais_ui::UiOptions {
             operators: api.operators.clone(),
             request_timeout: api.request_timeout,
-            notifications: Some(notifications),
+            notifications: notifications.clone(),
             ..relais_ui::UiOptions::default()
         };
         let router = relais_api::router(engine.clone(), api, self.render_metrics)
@@ -239,7 +280,18 @@ impl Builder {
         let address = listener.local_addr()?;
         // Ends with the test's runtime.
         tokio::spawn(relais_http::serve(listener, router, self.http, CancellationToken::new()));
-        Ok(TestApp { engine, store, address, http: http_client()?, under_way, _keeper: keeper })
+        let http = http_client()?;
+        Ok(TestApp {
+            engine,
+            store,
+            notification_store,
+            notifications,
+            address,
+            http,
+            under_way,
+            database: url,
+            keeper,
+        })
     }
 }
 

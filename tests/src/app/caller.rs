@@ -141,6 +141,12 @@ impl Caller {
         Events::new(response)
     }
 
+    /// Opens a stream that ends when it is dropped.
+    pub async fn open(&self, path: &str) -> reqwest::Response {
+        let request = self.request(Method::GET, path).timeout(std::time::Duration::from_secs(600));
+        request.send().await.unwrap_or_else(|error| panic!("no answer: {error:?}"))
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url)).headers(self.headers.clone());
         match &self.basic {

@@ -37,6 +37,21 @@ impl Wire {
         String::from_utf8_lossy(&received).into_owned()
     }
 
+    /// Everything up to this text, and it.
+    pub async fn until(&mut self, text: &str) -> String {
+        let (mut received, mut part) = (Vec::new(), vec![0; 1 << 16]);
+        let read = async {
+            while !received.windows(text.len()).rev().take(part.len() + text.len()).any(|end| end == text.as_bytes()) {
+                match self.0.read(&mut part).await {
+                    Ok(bytes) if bytes > 0 => received.extend_from_slice(&part[..bytes]),
+                    ended => panic!("the connection was closed before {text:?}: {ended:?}"),
+                }
+            }
+        };
+        assert!(tokio::time::timeout(DEADLINE, read).await.is_ok(), "{text:?} did not come within {DEADLINE:?}");
+        String::from_utf8_lossy(&received).into_owned()
+    }
+
     /// Reads so many bytes, whatever they say.
     pub async fn skip(&mut self, bytes: usize) {
         let mut skipped = vec![0; bytes];

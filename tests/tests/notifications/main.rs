@@ -1,0 +1,47 @@
+//! The promises of notifications, tested by emitters and by the pages of users.
+//!
+//! Tests that a store could break run on both. Those of many instances run on PostgreSQL, two in this process, or two
+//! processes of the real binary.
+
+/// Makes a test of each function, on SQLite and on PostgreSQL.
+macro_rules! on_both_stores {
+    ($($promise:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Postgres).await;
+            })*
+        }
+    };
+}
+
+/// Makes a test of each function, on SQLite alone: what it holds does not depend on the store.
+macro_rules! on_one_store {
+    ($($promise:ident),* $(,)?) => {
+        mod one_store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+    };
+}
+
+mod acknowledge;
+mod chaos;
+mod emit;
+mod fan_in;
+mod hostile;
+mod link;
+mod links;
+mod poll;
+mod socket;
+mod stage;
+mod stream;
