@@ -25,6 +25,7 @@ async fn every_error_number_matches_its_snapshot(on: Backend) {
     let mut met = BTreeSet::new();
     requests(on, &mut met).await;
     operators(on, &mut met).await;
+    notifications(on, &mut met).await;
     conditions(on, &mut met).await;
     limits(on, &mut met).await;
     let all: BTreeSet<u64> = ErrorNumber::ALL.iter().map(|number| u64::from(number.number())).collect();
@@ -103,6 +104,45 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_010, &operator.post("/admin/instances/nobody/resolve", &decision).await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
+}
+
+/// What is wrong with what emitters and users of notifications ask for.
+async fn notifications(on: Backend, met: &mut BTreeSet<u64>) {
+    const NOTIFICATIONS: &str = "/v1/notifications";
+    let rights = json!({"emit": ["USER", "GROUP"], "audience": ["GROUP"], "ticket": true});
+    let shop = json!({"clientId": "shop", "clientSecret": "of the shop", "notifications": rights});
+    let app = TestApp::builder(on).declaring(json!({"clients": [shop]}));
+    let app = app.notifications(|options| options.hub.links_per_user = 1).start().await;
+    let shop = app.caller().basic("shop", "of the shop");
+    let to = |kind: &str, target: &str| json!({"routing": {"audience": {"type": kind, "targets": [target]}}});
+    keep(met, 400_015, &shop.post(NOTIFICATIONS, &to("USER", "")).await);
+    let mut required = to("GROUP", "empty");
+    required["routing"]["retry"] = json!({"ack_required": true});
+    keep(met, 400_016, &shop.post(NOTIFICATIONS, &required).await);
+    let itself = json!({"members": [{"type": "GROUP", "target": "club"}]});
+    keep(met, 400_017, &shop.put("/v1/audiences/GROUP/club/members", &itself).await);
+    keep(met, 401_001, &app.caller().with("authorization", "Bearer x").get(NOTIFICATIONS).await);
+    let nowhere = "019a0000-0000-7000-8000-000000000000";
+    keep(met, 404_013, &shop.delete(&format!("{NOTIFICATIONS}/{nowhere}")).await);
+    let mut named = to("USER", "ann");
+    named["metadata"] = json!({"id": nowhere});
+    shop.post(NOTIFICATIONS, &named).await.data();
+    named["payload"] = json!("other");
+    keep(met, 409_005, &shop.post(NOTIFICATIONS, &named).await);
+    let resend = format!("/admin/notifications/{nowhere}/resend");
+    keep(met, 409_006, &app.caller().post_nothing(&resend).await);
+    // The key of tickets is read while the process starts.
+    let ticket = loop {
+        let answer = shop.post("/v1/notifications/tickets", &json!({"user": "ann"})).await;
+        if answer.status == 201 {
+            break answer.data()["ticket"].as_str().unwrap_or_default().to_owned();
+        }
+        assert_eq!(answer.number(), 404_003);
+    };
+    let ann = app.caller().with("authorization", &format!("Bearer {ticket}"));
+    keep(met, 404_014, &ann.post_nothing(&format!("{NOTIFICATIONS}/links/{nowhere}/token")).await);
+    let _link = ann.open("/v1/notifications/stream").await;
+    keep(met, 429_005, &ann.get("/v1/notifications/stream").await);
 }
 
 /// What would cost too much.
