@@ -137,6 +137,9 @@ pub enum AckRefused {
     /// Expired messages are not sent.
     #[error("the message has expired")]
     Expired,
+    /// What was withdrawn has no place that another one could take.
+    #[error("the message was withdrawn or replaced already")]
+    Withdrawn,
 }
 
 /// What an event does to a message. `awaited` is how many must acknowledge it and have not.

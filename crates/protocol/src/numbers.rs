@@ -163,7 +163,7 @@ numbers! {
         cause: "A message with this id, or of a call with this `Idempotency-Key`, is stored already and says something else.",
         remedy: "Give each message an id of its own, or none.";
     NotificationState = 409006, "The state of the notification does not allow it.",
-        cause: "Only a message of the error log that has not expired can be sent again.",
+        cause: "Only a message of the error log that has not expired can be sent again, and only one that was not withdrawn can be replaced.",
         remedy: "Look at its status. Emit a new message instead.";
     BodyTooLarge = 413001, "The request is too large.",
         cause: "The request body has more bytes than `server.max_body_bytes`. The server closes the connection.",

@@ -7,10 +7,10 @@ use std::{any::Any, collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use relais_notify::{
-    AckChoice, AckStatus, Acknowledged, Acknowledgement, AudienceKey, Backoff, ChangeRefused, Counts, Delivery,
-    Emitted, EntryContent, EntryKind, FillIn, ListFilter, ListRequest, LogEntry, MembersChange, MembersChanged,
-    MembersRefused, MembershipRefused, Memberships, NewNotification, NotificationDraft, NotificationFilter,
-    NotificationLimits, NotificationStore, Retry, UserScope,
+    AckChoice, AckRefused, AckStatus, Acknowledged, Acknowledgement, AudienceKey, Backoff, ChangeRefused, Counts,
+    Delivery, Emitted, EntryContent, EntryKind, FillIn, ListFilter, ListRequest, LogEntry, MembersChange,
+    MembersChanged, MembersRefused, MembershipRefused, Memberships, NewNotification, NotificationDraft,
+    NotificationFilter, NotificationLimits, NotificationStore, Retry, UserScope,
 };
 use uuid::Uuid;
 
@@ -464,6 +464,8 @@ pub async fn what_was_withdrawn_or_replaced_is_not_listed(harness: &Notification
     ensure!(matches!(nobody, Err(ChangeRefused::NoMembers)), "{nobody:?}");
     ensure!(counts(store, "ann").await? == (2, 1, 2), "what is refused changes nothing");
     store.withdraw(id(&first), Some("shop".into()), Some(new.clone())).await?;
+    let again = store.withdraw(id(&first), None, Some(message("USER", &["ann"])?)).await;
+    ensure!(matches!(again, Err(ChangeRefused::State(AckRefused::Withdrawn))), "its place is taken: {again:?}");
     store.withdraw(id(&second), None, None).await?;
     ensure!(list(store, "ann", ListFilter::All).await? == [id(&new)] && counts(store, "ann").await? == (1, 0, 1));
     let entries = store.read_log(2, 10).await?;

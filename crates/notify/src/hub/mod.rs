@@ -261,21 +261,32 @@ impl Hub {
         };
         let (mut asked, mut acknowledged) = (HashSet::new(), HashSet::new());
         // Links may come while the store is asked who has acknowledged.
-        while let Err((id, new)) = self.queue_entry(&outgoing, &asked, &acknowledged) {
-            asked.extend(new.iter().cloned());
-            acknowledged.extend(self.store.acknowledged_by(id, new).await?);
+        let sent = loop {
+            match self.queue_entry(&outgoing, &asked, &acknowledged) {
+                Ok(sent) => break sent,
+                Err((id, new)) => {
+                    asked.extend(new.iter().cloned());
+                    acknowledged.extend(self.store.acknowledged_by(id, new).await?);
+                }
+            }
+        };
+        let kind = outgoing.message.as_ref().map(|message| message.kind);
+        if sent > 0 && matches!(kind, Some(EntryKind::Emitted | EntryKind::Replayed { .. })) {
+            // Both clocks are the database's; this process knows the one of now to within a round trip.
+            let took = self.now().duration_since(appended);
+            metrics::histogram!("relais_notification_delivery_seconds").record(took.as_secs_f64().max(0.0));
         }
         Ok(())
     }
 
-    /// Queues an entry for all links that it is for. Of one that is sent again, it must be known who has acknowledged it: an
+    /// Queues an entry for all links that it is for; tells for how many. Of one that is sent again, it must be known who has acknowledged it: an
     /// error names users who must be asked for first.
     fn queue_entry(
         &self,
         outgoing: &Outgoing,
         asked: &HashSet<String>,
         acknowledged: &HashSet<String>,
-    ) -> Result<(), (Uuid, Vec<String>)> {
+    ) -> Result<u64, (Uuid, Vec<String>)> {
         let mut state = self.state();
         let links = state.links_for(outgoing);
         if let Some(SentMessage { id, kind: EntryKind::Replayed { .. }, .. }) = outgoing.message {
@@ -298,20 +309,11 @@ impl Hub {
         if let Some((id, EntryKind::Withdrawn)) = outgoing.message.as_ref().map(|message| (message.id, message.kind)) {
             state.tail.forget_message(id);
         }
-        let is_sending = matches!(
-            &outgoing.message,
-            Some(SentMessage { kind: EntryKind::Emitted | EntryKind::Replayed { .. }, .. })
-        );
         state.tail.push(outgoing.clone(), self.options.tail_entries, self.options.tail_bytes);
-        let took = state.now().duration_since(appended);
         drop(state);
         metrics::counter!("relais_notification_sent_total").increment(sent);
-        if is_sending && sent > 0 {
-            // Both clocks are the database's; this process knows the one of now to within a round trip.
-            metrics::histogram!("relais_notification_delivery_seconds").record(took.as_secs_f64().max(0.0));
-        }
         self.record(deliveries);
-        Ok(())
+        Ok(sent)
     }
 
     /// The audiences of users have changed: their links get what is for them from now on.

@@ -184,7 +184,10 @@ mod tests {
             (&[("RELAIS_SERVER_LISTEN", "0.0.0.0:80")][..], "this machine only"),
             (&[("RELAIS_ADMIN_TOKEN", "short")], "can be guessed"),
             (&[("RELAIS_SERVER_ROLES", "api,purge")], "leaves out rescue"),
-            (&[("RELAIS_SERVER_ROLES", "api,rescue,purge,notify,dispatch,track,schedule,relay")], "write callbacks"),
+            (
+                &[("RELAIS_SERVER_ROLES", "api,rescue,purge,notify,dispatch,track,schedule,relay,notifications")],
+                "write callbacks",
+            ),
             (&[("RELAIS_PURGE_ANY", "7d")], "purge.finished is 30d, longer than purge.any, 7d"),
             (&[("RELAIS_PURGE_EVERY", "40d")], "up to that much longer"),
             (&[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")], "a task that is gone"),

@@ -15,10 +15,11 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{StoreError, Wakeup};
 use relais_notify::{
-    AckChoice, AckEffect, AckEvent, AckPolicy, Acknowledged, Acknowledgement, Audience, AudienceKey, Belonging,
-    ChangeRefused, Counts, Delivery, Emitted, Fired, LedgerLine, ListRequest, ListedNotification, LogEntry, LogHead,
-    LogPosition, Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, NewNotification,
-    NotificationFilter, NotificationStore, NotificationsPurged, StoredNotification, USER, UserScope, apply,
+    AckChoice, AckEffect, AckEvent, AckPolicy, AckRefused, AckStatus, Acknowledged, Acknowledgement, Audience,
+    AudienceKey, Belonging, ChangeRefused, Counts, Delivery, Emitted, Fired, LedgerLine, ListRequest,
+    ListedNotification, LogEntry, LogHead, LogPosition, Member, MembersChange, MembersChanged, MembersRefused,
+    MembershipRefused, NewNotification, NotificationFilter, NotificationStore, NotificationsPurged, StoredNotification,
+    USER, UserScope, apply,
 };
 use uuid::Uuid;
 
@@ -226,8 +227,7 @@ impl<D: Database> NotificationStore for Verbs<D> {
                 AckEffect::None | AckEffect::SettleError | AckEffect::TellWithdrawn => {}
             }
         }
-        fired.expired =
-            written.states.iter().filter(|change| change.state.status == relais_notify::AckStatus::Expired).count();
+        fired.expired = written.states.iter().filter(|change| change.state.status == AckStatus::Expired).count();
         self.write_notifications(session, written).await?;
         fired.more = more;
         fired.again = self.database.next_notification_due().await?;
@@ -242,6 +242,9 @@ impl<D: Database> NotificationStore for Verbs<D> {
     ) -> Result<(), ChangeRefused> {
         let (mut session, row) = self.lock_one(id, client).await?;
         let mut written = Written::default();
+        if replacement.is_some() && row.state.status == AckStatus::Withdrawn {
+            return Err(AckRefused::Withdrawn.into());
+        }
         let replaced_by = replacement.as_ref().map(|new| new.notification.metadata.id);
         Self::settle(&mut session, row, AckEvent::Withdraw, jiff::Timestamp::MIN, &mut written).await?;
         for change in &mut written.states {
