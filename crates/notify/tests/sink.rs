@@ -86,7 +86,7 @@ impl OnStore {
             after = last.position;
             found.extend(entries.into_iter().filter_map(|entry| match entry.content {
                 EntryContent::Message(_, stored) => Some(*stored),
-                EntryContent::Acknowledged { .. } | EntryContent::Members { .. } => None,
+                EntryContent::Acknowledged { .. } | EntryContent::Members { .. } | EntryContent::Gone => None,
             }));
         }
     }

@@ -137,7 +137,7 @@ async fn notifications(on: Backend, met: &mut BTreeSet<u64>) {
         if answer.status == 201 {
             break answer.data()["ticket"].as_str().unwrap_or_default().to_owned();
         }
-        assert_eq!(answer.number(), 404_003);
+        assert_eq!(answer.number(), 503_001);
     };
     let ann = app.caller().with("authorization", &format!("Bearer {ticket}"));
     keep(met, 404_014, &ann.post_nothing(&format!("{NOTIFICATIONS}/links/{nowhere}/token")).await);

@@ -54,7 +54,7 @@ impl Servers {
             let answer = Api::send(ask(random.pick(&self.apis[..]))).await;
             match answer {
                 Ok(answer) if answer.status == status => return answer.data(),
-                Ok(answer) if ![404, 500, 503].contains(&answer.status) => {
+                Ok(answer) if answer.status != 503 => {
                     anyhow::bail!("answered {}: {}", answer.status, answer.body)
                 }
                 Ok(_) | Err(_) => ensure!(begun.elapsed() < PATIENCE, "no answer {status} within {PATIENCE:?}"),

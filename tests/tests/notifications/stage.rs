@@ -56,7 +56,7 @@ impl Stage {
             if answer.status == 201 {
                 return text(&answer.data()["ticket"]);
             }
-            assert!(answer.status == 404 && begun.elapsed() < DEADLINE, "{}", answer.text);
+            assert!(answer.status == 503 && begun.elapsed() < DEADLINE, "{}", answer.text);
         }
     }
 

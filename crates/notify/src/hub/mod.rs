@@ -5,6 +5,7 @@
 //! was away for longer. So a storm of links that reconnect costs no queries.
 
 pub(crate) mod link;
+mod state;
 pub(crate) mod summary;
 pub(crate) mod tail;
 
@@ -15,13 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use relais_core::StoreError;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use self::{
     link::{Link, MissedPage, OpenLink},
+    state::{HubState, Place, decrease},
     tail::{Outgoing, SentMessage, Tail},
 };
 use crate::{
@@ -100,34 +102,6 @@ pub(crate) struct Hub {
     pub(crate) deliveries_bell: Notify,
     /// How far the log was read.
     read: watch::Sender<LogPosition>,
-}
-
-#[derive(Default)]
-struct HubState {
-    epoch: String,
-    floor: LogPosition,
-    /// All entries up to here were passed on.
-    position: LogPosition,
-    tail: Tail,
-    links: HashMap<Uuid, Place>,
-    /// Those that read what they have missed. The index does not have them yet.
-    catching_up: HashMap<Uuid, Arc<Link>>,
-    /// The last change of members that was read.
-    members_at: LogPosition,
-    by_key: HashMap<AudienceKey, Vec<Arc<Link>>>,
-    per_user: HashMap<String, usize>,
-    per_address: HashMap<IpAddr, usize>,
-    expiries: BTreeSet<(Timestamp, Uuid)>,
-    clock: Option<(Timestamp, Instant)>,
-    stopping: bool,
-}
-
-struct Place {
-    link: Arc<Link>,
-    address: Option<IpAddr>,
-    expires: Option<Timestamp>,
-    /// Whether the index has it.
-    live: bool,
 }
 
 impl std::fmt::Debug for Hub {
@@ -558,86 +532,6 @@ impl Hub {
     /// What is to be written to the ledger.
     pub(crate) fn take_deliveries(&self) -> Vec<Delivery> {
         std::mem::take(&mut *self.deliveries.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl HubState {
-    fn now(&self) -> Timestamp {
-        let (read, at) = self.clock.unwrap_or_else(|| (Timestamp::now(), Instant::now()));
-        read.checked_add(SignedDuration::try_from(at.elapsed()).unwrap_or(SignedDuration::MAX))
-            .unwrap_or(Timestamp::MAX)
-    }
-
-    fn cursor(&self, position: LogPosition) -> String {
-        Cursor { epoch: self.epoch.clone(), position }.to_string()
-    }
-
-    /// The links that an entry is for, but for what their users have acknowledged.
-    fn links_for(&self, outgoing: &Outgoing) -> Vec<Arc<Link>> {
-        let is_replay = matches!(outgoing.message, Some(SentMessage { kind: EntryKind::Replayed { .. }, .. }));
-        let links = outgoing.keys.iter().filter_map(|key| self.by_key.get(key)).flatten();
-        links.filter(|link| !is_replay || outgoing.is_for(&link.scope())).cloned().collect()
-    }
-
-    fn go_live(&mut self, link: &Arc<Link>) {
-        if let Some(place) = self.links.get_mut(&link.id)
-            && !std::mem::replace(&mut place.live, true)
-        {
-            self.catching_up.remove(&link.id);
-            self.index(link);
-        }
-    }
-
-    /// The links, live or not, whose users belong to one of these.
-    fn links_with(&self, keys: &[AudienceKey]) -> Vec<Arc<Link>> {
-        let live = keys.iter().filter_map(|key| self.by_key.get(key)).flatten();
-        let set: HashSet<&AudienceKey> = keys.iter().collect();
-        let others = self.catching_up.values().filter(|link| link.scope().keys().any(|key| set.contains(key)));
-        live.chain(others).cloned().collect()
-    }
-
-    /// Changes what a link's user belongs to. Whether it was something else before.
-    fn change_scope(&mut self, link: &Arc<Link>, scope: UserScope) -> bool {
-        if *link.scope() == scope {
-            return false;
-        }
-        let is_live = self.links.get(&link.id).is_some_and(|place| place.live);
-        if is_live {
-            self.unindex(link);
-        }
-        link.set_scope(Arc::new(scope));
-        if is_live {
-            self.index(link);
-        }
-        true
-    }
-
-    fn index(&mut self, link: &Arc<Link>) {
-        for key in link.scope().keys() {
-            self.by_key.entry(key.clone()).or_default().push(Arc::clone(link));
-        }
-    }
-
-    fn unindex(&mut self, link: &Arc<Link>) {
-        for key in link.scope().keys() {
-            if let Some(links) = self.by_key.get_mut(key) {
-                if let Some(at) = links.iter().position(|other| other.id == link.id) {
-                    links.swap_remove(at);
-                }
-                if links.is_empty() {
-                    self.by_key.remove(key);
-                }
-            }
-        }
-    }
-}
-
-fn decrease<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
     }
 }
 

@@ -1,5 +1,11 @@
 //! [`Notifications`]: the use cases of notifications, and what runs in the background.
 
+mod background;
+mod error;
+
+pub use self::error::NotifyError;
+use self::error::no_keys;
+
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
@@ -8,31 +14,24 @@ use std::{
 };
 
 use jiff::Timestamp;
-use relais_core::{StoreError, Wakeup, WakeupListener};
-use relais_group_commit::{BatchError, BatchOptions, Batcher, Weigh};
+use relais_core::{Wakeup, WakeupListener};
+use relais_group_commit::{BatchOptions, Batcher, Weigh};
 use ring::digest;
 use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use crate::{
-    AckChoice, AckRefused, Acknowledged, Acknowledgement, AudienceKey, ChangeRefused, Counts, Emitted, FillIn,
-    Identities, Identity, InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition,
-    Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, Metadata, NewNotification, Notification,
-    NotificationDraft, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
-    Tickets, TokenRefused, UserScope,
+    AckChoice, Acknowledged, Acknowledgement, AudienceKey, Counts, Emitted, FillIn, Identities, Identity,
+    InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition, Member, MembersChange,
+    MembersChanged, Metadata, NewNotification, Notification, NotificationDraft, NotificationFilter, NotificationLimits,
+    NotificationStore, StoredNotification, TokenRefused, UserScope,
     frame::Frame,
-    hub::{Hub, HubOptions, LinkGlance, TooManyLinks, link::OpenLink, summary::LinkSummary, with_claims},
+    hub::{Hub, HubOptions, LinkGlance, link::OpenLink, summary::LinkSummary, with_claims},
 };
 
 /// So many messages are settled, replayed or purged in one transaction.
 const AT_ONCE: usize = 500;
-
-/// Timers are looked at this often although nobody announced one: a clock may be set.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-
-/// Deliveries wait so long to be written to the ledger together.
-const RECORD_EVERY: Duration = Duration::from_millis(200);
 
 /// A page of a ledger.
 const LEDGER_LINES: usize = 1000;
@@ -72,89 +71,6 @@ impl Default for NotificationOptions {
             log_age: Duration::from_secs(11 * 86_400),
             age: Duration::from_secs(30 * 86_400),
             purge_every: Duration::from_secs(600),
-        }
-    }
-}
-
-/// Why a use case failed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum NotifyError {
-    /// The token or ticket is not accepted.
-    #[error("the token is not valid")]
-    Unauthorized(#[source] TokenRefused),
-    /// The message is not valid; its number in the list.
-    #[error("message {0}: {1}")]
-    Invalid(usize, InvalidNotification),
-    /// A message must be acknowledged, and its audience has no declared members; its number in the list.
-    #[error("message {0} must be acknowledged, and its audience has no members")]
-    NoMembers(usize),
-    /// The id, or the idempotency key, belongs to another message; its number in the list.
-    #[error("message {0} has the id of another one")]
-    IdTaken(usize),
-    /// There is no such message, or the caller does not see it.
-    #[error("notification not found")]
-    NotFound,
-    /// The message's state does not allow it.
-    #[error("{0}")]
-    State(AckRefused),
-    /// The members can not be changed.
-    #[error("{0}")]
-    Members(MembershipRefused),
-    /// The ticket can not be issued.
-    #[error("{0}")]
-    Ticket(#[from] TicketRefused),
-    /// No more links.
-    #[error("{0}")]
-    TooManyLinks(#[from] TooManyLinks),
-    /// Too much waits to be stored.
-    #[error("too much waits to be stored")]
-    Overloaded,
-    /// The process stops.
-    #[error("the server is stopping")]
-    Stopping,
-    /// The store failed.
-    #[error(transparent)]
-    Store(Arc<StoreError>),
-}
-
-impl From<StoreError> for NotifyError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(Arc::new(error))
-    }
-}
-
-/// The process has just started, or its store is away: nobody can tell yet whether a ticket is good.
-fn no_ticket_key() -> NotifyError {
-    StoreError::Unavailable("the key of tickets could not be read yet".into()).into()
-}
-
-impl BatchError for NotifyError {
-    fn overloaded() -> Self {
-        Self::Overloaded
-    }
-
-    fn stopping() -> Self {
-        Self::Stopping
-    }
-}
-
-impl From<ChangeRefused> for NotifyError {
-    fn from(refused: ChangeRefused) -> Self {
-        match refused {
-            ChangeRefused::NotFound => Self::NotFound,
-            ChangeRefused::State(refused) => Self::State(refused),
-            ChangeRefused::IdTaken => Self::IdTaken(0),
-            ChangeRefused::NoMembers => Self::NoMembers(0),
-            ChangeRefused::Store(error) => error.into(),
-        }
-    }
-}
-
-impl From<MembersRefused> for NotifyError {
-    fn from(refused: MembersRefused) -> Self {
-        match refused {
-            MembersRefused::Membership(refused) => Self::Members(refused),
-            MembersRefused::Store(error) => error.into(),
         }
     }
 }
@@ -326,13 +242,14 @@ impl Notifications {
     /// Who has this token or ticket.
     pub fn identify(&self, token: &str) -> Result<Identity> {
         self.0.identities.verify(token, self.now()).map_err(|refused| {
-            if refused == TokenRefused::NoTickets {
-                return no_ticket_key();
-            }
             if matches!(refused, TokenRefused::UnknownKid { .. } | TokenRefused::NoKeys) {
                 self.0.keys_bell.notify_one();
             }
-            NotifyError::Unauthorized(refused)
+            match refused {
+                // It may well be good: whoever has it must not throw it away.
+                TokenRefused::NoTickets | TokenRefused::NoKeys => no_keys(),
+                refused => NotifyError::Unauthorized(refused),
+            }
         })
     }
 
@@ -348,7 +265,7 @@ impl Notifications {
 
     /// A ticket for a user.
     pub fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<(String, Timestamp)> {
-        let tickets = self.0.identities.tickets().ok_or_else(no_ticket_key)?;
+        let tickets = self.0.identities.tickets().ok_or_else(no_keys)?;
         Ok(tickets.issue(identity, self.now(), ttl)?)
     }
 
@@ -625,108 +542,6 @@ impl Notifications {
         let acknowledged = self.0.acknowledgements.put(Acknowledgement { scope: scope.clone(), choice }).await?;
         metrics::counter!("relais_notification_acknowledged_total").increment(acknowledged.new.len() as u64);
         Ok((acknowledged, self.0.store.count_of_user(&scope).await?))
-    }
-
-    /// Reads the log whenever it has grown.
-    async fn follow_log(self) {
-        let mut told = false;
-        loop {
-            match self.0.hub.read_on().await {
-                Ok(_) => {
-                    if std::mem::take(&mut told) {
-                        tracing::info!("the log of notifications is read again");
-                    }
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(%error, "the log of notifications can not be read; links wait");
-                    }
-                }
-            }
-            tokio::select! {
-                () = self.0.log_bell.notified() => {}
-                () = tokio::time::sleep(self.0.options.sweep) => {}
-            }
-        }
-    }
-
-    /// The key of tickets is that of all processes.
-    async fn load_tickets(self) {
-        loop {
-            match self.0.store.ticket_key().await {
-                Ok(key) => return self.0.identities.set_tickets(Tickets::new(key)),
-                Err(error) => tracing::debug!(%error, "the key of tickets could not be read yet"),
-            }
-            tokio::time::sleep(self.0.options.sweep).await;
-        }
-    }
-
-    async fn expire_links(self) {
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
-        loop {
-            tick.tick().await;
-            self.0.hub.expire();
-        }
-    }
-
-    async fn record_deliveries(self) {
-        loop {
-            self.0.hub.deliveries_bell.notified().await;
-            tokio::time::sleep(RECORD_EVERY).await;
-            let mut deliveries = self.0.hub.take_deliveries();
-            while !deliveries.is_empty() {
-                let later = deliveries.split_off(deliveries.len().min(AT_ONCE * 4));
-                if let Err(error) = self.0.store.record_deliveries(deliveries).await {
-                    tracing::warn!(%error, "deliveries could not be written to the ledger");
-                }
-                deliveries = later;
-            }
-        }
-    }
-
-    /// Sends messages again when they are due, and sleeps until the next one is.
-    async fn fire_timers(self) {
-        loop {
-            let sleep = match self.0.store.fire_notification_timers(AT_ONCE).await {
-                Ok(fired) => {
-                    let count = |name: &'static str, number: usize| metrics::counter!(name).increment(number as u64);
-                    count("relais_notification_replayed_total", fired.replayed);
-                    count("relais_notification_failed_total", fired.failed);
-                    count("relais_notification_expired_total", fired.expired);
-                    if fired.more {
-                        continue;
-                    }
-                    fired.again.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "timers of notifications could not be fired");
-                    self.0.options.sweep
-                }
-            };
-            tokio::select! {
-                // What is due in a fraction of a millisecond is not due yet.
-                () = tokio::time::sleep(sleep + Duration::from_millis(1)) => {}
-                () = self.0.timer_bell.notified() => {}
-            }
-        }
-    }
-
-    async fn purge(self) {
-        let mut tick = tokio::time::interval(self.0.options.purge_every);
-        loop {
-            tick.tick().await;
-            loop {
-                let NotificationOptions { log_age, age, .. } = self.0.options;
-                match self.0.store.purge_notifications(log_age, age, AT_ONCE).await {
-                    Ok(purged) if purged.entries.max(purged.notifications) >= AT_ONCE as u64 => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        tracing::debug!(%error, "old notifications could not be purged");
-                        break;
-                    }
-                }
-            }
-        }
     }
 }
 
