@@ -88,6 +88,7 @@ pub struct Builder {
     migrate: bool,
     render_metrics: RenderMetrics,
     notifications: Option<(Identities, NotificationOptions)>,
+    without_notifications: bool,
     beside: Option<(String, Arc<Keeper>)>,
 }
 
@@ -109,6 +110,7 @@ impl TestApp {
             migrate: true,
             render_metrics: Arc::new(String::new),
             notifications: None,
+            without_notifications: false,
             beside: None,
         }
     }
@@ -196,6 +198,12 @@ impl Builder {
         self
     }
 
+    /// Is a process that has no notifications.
+    pub fn without_notifications(mut self) -> Self {
+        self.without_notifications = true;
+        self
+    }
+
     /// Serves notifications. The log is read every second although nobody announced an entry: another instance may not listen
     /// yet.
     pub fn notifications(self, change: impl FnOnce(&mut NotificationOptions)) -> Self {
@@ -259,7 +267,8 @@ impl Builder {
         let (identities, options) = self
             .notifications
             .unwrap_or_else(|| (relais_notify::Identities::new(None, None), NotificationOptions::default()));
-        let notifications = Some(Notifications::start(Arc::clone(&notification_store), identities, options));
+        let notifications = (!self.without_notifications)
+            .then(|| Notifications::start(Arc::clone(&notification_store), identities, options));
         let mut api = self.api;
         if let Some(notifications) = &notifications {
             store.listen(Arc::new(notifications.clone()));

@@ -150,7 +150,7 @@ async fn what_is_refused_has_a_number_and_a_place(on: Backend) {
     assert_eq!(plain.number(), 415_001);
     assert_eq!(stage.user("ann").await.get("/v1/notifications/counts").await.data()["all"], 0);
 
-    let without = TestApp::builder(on).declaring(declaration()).start().await;
+    let without = TestApp::builder(on).declaring(declaration()).without_notifications().start().await;
     assert_eq!(without.client("shop").post(NOTIFICATIONS, &fine).await.number(), 404_003, "a process without the role");
 }
 
@@ -178,7 +178,9 @@ async fn what_is_withdrawn_or_replaced_is_told_and_not_sent_any_more(on: Backend
     assert_eq!((withdrawn.message(), &withdrawn.data["replacedBy"]), (two.clone(), &replaced["id"]));
     let three = link.expect_payload(&json!("three")).await;
     assert_eq!(three.message(), replaced["id"]);
-    let refused = stage.shop.put(&path(&two), &required("GROUP", &["nobody"], json!(1))).await;
+    let taken = stage.shop.put(&path(&two), &to("USER", &["ann"], json!("four"))).await;
+    assert_eq!(taken.number(), 409_006, "its place is taken");
+    let refused = stage.shop.put(&path(&three.message()), &required("GROUP", &["nobody"], json!(1))).await;
     assert_eq!(refused.number(), 400_016);
     assert_eq!(stage.shop.put(&path(&three.message()), &to("ROLE", &["x"], json!(1))).await.number(), 403_001);
     assert_eq!(stage.shop.delete(&path("0195c5a5-0000-7000-8000-00000000000f")).await.number(), 404_013);

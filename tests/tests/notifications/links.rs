@@ -147,7 +147,7 @@ async fn a_server_that_stops_says_bye(on: Backend) {
     let polled = tokio::time::timeout(DEADLINE, polling).await.expect("it is there").expect("it is there");
     assert_eq!(polled["events"][0]["data"]["reason"], "stopping", "{polled}");
     assert_eq!(text(&polled["cursor"]), link.cursor);
-    Link::open(&ann, None).await.expect_bye("stopping").await;
+    assert_eq!(Link::refused(&ann).await.number() / 1000, 503);
     assert_eq!(stage.shop.post("/v1/notifications", &to("USER", &["ann"], json!(1))).await.number() / 1000, 503);
 }
 

@@ -31,7 +31,7 @@ use crate::{
     clock::statements::Clock as _,
     counters::ledger::Ledger,
     row::{corrupt, wide},
-    session::{Database, Session as _},
+    session::{Database, Session},
     verbs::Verbs,
 };
 
@@ -241,35 +241,20 @@ impl<D: Database> NotificationStore for Verbs<D> {
         replacement: Option<NewNotification>,
     ) -> Result<(), ChangeRefused> {
         let (mut session, row) = self.lock_one(id, client).await?;
-        let mut written = Written::default();
-        if replacement.is_some() && row.state.status == AckStatus::Withdrawn {
-            return Err(AckRefused::Withdrawn.into());
+        match Self::replace_locked(&mut session, row, replacement).await {
+            Ok(written) => Ok(self.write_notifications(session, written).await?),
+            Err(refused) => Err(release(session, refused).await),
         }
-        let replaced_by = replacement.as_ref().map(|new| new.notification.metadata.id);
-        Self::settle(&mut session, row, AckEvent::Withdraw, jiff::Timestamp::MIN, &mut written).await?;
-        for change in &mut written.states {
-            change.replaced_by = replaced_by;
-        }
-        if let Some(new) = replacement {
-            let Audience { kind, targets } = &new.notification.routing.audience;
-            if new.notification.routing.retry.ack_required && !Self::has_members(&mut session, kind, targets).await? {
-                return Err(ChangeRefused::NoMembers);
-            }
-            session.lock_head().await?;
-            if !session.known_notifications(&[new.notification.metadata.id]).await?.is_empty() {
-                return Err(ChangeRefused::IdTaken);
-            }
-            written.inserts.push(new);
-        }
-        Ok(self.write_notifications(session, written).await?)
     }
 
     async fn resend(&self, id: Uuid, client: Option<String>) -> Result<(), ChangeRefused> {
         let (mut session, row) = self.lock_one(id, client).await?;
         let mut written = Written::default();
         let now = to_jiff(session.read_clock().await?.now);
-        Self::settle(&mut session, row, AckEvent::Resend, now, &mut written).await?;
-        Ok(self.write_notifications(session, written).await?)
+        match Self::settle(&mut session, row, AckEvent::Resend, now, &mut written).await {
+            Ok(_) => Ok(self.write_notifications(session, written).await?),
+            Err(refused) => Err(release(session, refused).await),
+        }
     }
 
     async fn change_members(&self, key: AudienceKey, change: MembersChange) -> Result<MembersChanged, MembersRefused> {
@@ -403,8 +388,39 @@ impl<D: Database> Verbs<D> {
     async fn lock_one(&self, id: Uuid, client: Option<String>) -> Result<(D::Session, NotificationRow), ChangeRefused> {
         let mut session = self.database.begin().await?;
         let row = session.lock_notifications(&[id]).await?.pop();
-        let row = row.filter(|row| client.is_none() || row.stored.client == client);
-        Ok((session, row.ok_or(ChangeRefused::NotFound)?))
+        match row.filter(|row| client.is_none() || row.stored.client == client) {
+            Some(row) => Ok((session, row)),
+            None => Err(release(session, ChangeRefused::NotFound).await),
+        }
+    }
+
+    /// Withdraws a message that is locked, and notes what takes its place. Writes nothing yet.
+    async fn replace_locked(
+        session: &mut D::Session,
+        row: NotificationRow,
+        replacement: Option<NewNotification>,
+    ) -> Result<Written, ChangeRefused> {
+        let mut written = Written::default();
+        if replacement.is_some() && row.state.status == AckStatus::Withdrawn {
+            return Err(AckRefused::Withdrawn.into());
+        }
+        let replaced_by = replacement.as_ref().map(|new| new.notification.metadata.id);
+        Self::settle(session, row, AckEvent::Withdraw, jiff::Timestamp::MIN, &mut written).await?;
+        for change in &mut written.states {
+            change.replaced_by = replaced_by;
+        }
+        if let Some(new) = replacement {
+            let Audience { kind, targets } = &new.notification.routing.audience;
+            if new.notification.routing.retry.ack_required && !Self::has_members(session, kind, targets).await? {
+                return Err(ChangeRefused::NoMembers);
+            }
+            session.lock_head().await?;
+            if !session.known_notifications(&[new.notification.metadata.id]).await?.is_empty() {
+                return Err(ChangeRefused::IdTaken);
+            }
+            written.inserts.push(new);
+        }
+        Ok(written)
     }
 
     /// Looks whether open messages to a target, or to one that contains it, still lack an acknowledgement.
@@ -533,6 +549,15 @@ impl<D: Database> Verbs<D> {
             due: policy.emitted(now).due.map(from_jiff),
             outstanding,
         })
+    }
+}
+
+/// Ends a transaction that has locked and written nothing. One that is dropped keeps its locks for a moment longer, and a timer
+/// that passes over locked messages would miss them.
+async fn release(session: impl Session, refused: ChangeRefused) -> ChangeRefused {
+    match session.commit().await {
+        Ok(()) => refused,
+        Err(error) => error.into(),
     }
 }
 
