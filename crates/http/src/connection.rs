@@ -29,7 +29,8 @@ pub(crate) struct Deadlines {
 
 /// A socket that fails once the other side has kept us waiting for too long.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    /// There until it is dropped.
+    stream: Option<TcpStream>,
     state: Arc<State>,
     deadlines: Deadlines,
     /// Made when a read, and when a write, first has to wait.
@@ -70,7 +71,11 @@ impl Timer {
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, state: Arc<State>, deadlines: Deadlines) -> Self {
-        Self { stream, state, deadlines, reading: Timer::default(), writing: Timer::default() }
+        Self { stream: Some(stream), state, deadlines, reading: Timer::default(), writing: Timer::default() }
+    }
+
+    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// What came of a write: progress, or a wait that ends.
@@ -87,7 +92,7 @@ impl Socket {
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let read = self.stream()?.poll_read(cx, buffer);
         let phase = self.state.phase();
         if read.is_ready() {
             if phase == Phase::Idle && buffer.filled().len() > before {
@@ -113,7 +118,7 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let written = self.stream()?.poll_write(cx, bytes);
         self.written(written, cx)
     }
 
@@ -122,20 +127,33 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        let written = self.stream()?.poll_write_vectored(cx, slices);
         self.written(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = self.stream()?.poll_flush(cx);
+        // Whoever writes an answer flushes the socket when nothing is left in its own buffer.
+        if flushed.is_ready() && self.state.is_handed_over() {
+            self.state.head_sent.notify_one();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.stream()?.poll_shutdown(cx)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take_if(|_| self.state.is_handed_over()) {
+            self.state.keep(stream);
+        }
     }
 }
 

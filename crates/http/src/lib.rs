@@ -11,11 +11,13 @@
 mod body;
 mod connection;
 mod connections;
+mod handover;
 mod peer;
 mod serve;
 pub mod sse;
 mod state;
 
 pub use body::{BodyError, carrying, read_body};
+pub use handover::Handover;
 pub use peer::{Peer, TrustedProxies};
 pub use serve::{ServeOptions, serve};

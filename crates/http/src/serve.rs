@@ -22,7 +22,8 @@ use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
 use crate::{
     body::Carrying,
     connection::{Arriving, Deadlines, IdleAfter, Socket},
-    connections::Connections,
+    connections::{Connections, Place},
+    handover::{Handover, TakenSocket},
     peer::{Peer, TrustedProxies},
     state::{Phase, State},
 };
@@ -96,21 +97,19 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
         match accepted {
             Ok((stream, address, Some(place))) => {
                 let connection = connection(stream, address, &place.state, service.clone(), &options);
-                let shutdown = shutdown.clone();
+                let (shutdown, write_timeout, others) = (shutdown.clone(), options.write_timeout, tracker.clone());
                 tracker.spawn(async move {
-                    let (mut connection, mut told) = (std::pin::pin!(connection), false);
-                    let ended = loop {
-                        tokio::select! {
-                            ended = connection.as_mut() => break Some(ended),
-                            () = place.state.close.notified() => break None,
-                            () = shutdown.cancelled(), if !told => {
-                                // It ends with the answer that is under way. One that was upgraded belongs to its handler.
-                                told = true;
-                                connection.as_mut().graceful_shutdown();
-                            }
+                    match run(connection, &place.state, &shutdown).await {
+                        End::Ended(Ok(())) => {}
+                        End::Ended(Err(error)) => {
+                            tracing::debug!(peer = %address, error = %error, "a connection ended badly");
                         }
-                    };
-                    tell_end(address, ended);
+                        End::NoRoom => tracing::debug!(
+                            peer = %address,
+                            "a connection is closed: it kept the server waiting, and its place is needed"
+                        ),
+                        End::HandedOver => go_on(place, write_timeout, &others),
+                    }
                 });
             }
             Ok((_, address, None)) => {
@@ -137,14 +136,45 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
     }
 }
 
-/// Says how a connection ended; none if its place was needed.
-fn tell_end(address: SocketAddr, ended: Option<hyper::Result<()>>) {
-    match ended {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::debug!(peer = %address, error = %error, "a connection ended badly"),
-        None => {
-            tracing::debug!(peer = %address, "a connection is closed: it kept the server waiting, and its place is needed");
+/// How a connection ends.
+enum End {
+    Ended(hyper::Result<()>),
+    /// Its place is needed.
+    NoRoom,
+    /// An answer goes on with the socket alone.
+    HandedOver,
+}
+
+/// Serves a connection to its end, and drops it.
+async fn run<S>(
+    connection: http1::UpgradeableConnection<TokioIo<Socket>, S>,
+    state: &State,
+    shutdown: &CancellationToken,
+) -> End
+where
+    S: hyper::service::HttpService<Incoming, ResBody = Carrying<IdleAfter>, Error = Infallible>,
+{
+    let (mut connection, mut told) = (std::pin::pin!(connection), false);
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => return End::Ended(ended),
+            () = state.close.notified() => return End::NoRoom,
+            () = state.head_sent.notified() => return End::HandedOver,
+            () = shutdown.cancelled(), if !told => {
+                // It ends with the answer that is under way. One that was upgraded belongs to its handler.
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
         }
+    }
+}
+
+/// Lets the answer that has taken the socket go on, in a task that is as small as it.
+fn go_on(place: Place, write_timeout: Duration, tracker: &TaskTracker) {
+    if let Some((driver, stream)) = place.state.take_over() {
+        // What is left is an answer, for however long.
+        place.state.enter(Phase::Answering);
+        tracker.spawn(driver(TakenSocket { stream, place, write_timeout }));
     }
 }
 
@@ -178,6 +208,8 @@ fn connection(
         let peer = options.trusted_proxies.peer(address, request.headers());
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer);
+        let handover = Handover::new(Arc::clone(&state), request.version());
+        request.extensions_mut().insert(handover);
         let (answer, state) = (service.clone().oneshot(request), Arc::clone(&state));
         async move { answer.await.map(|answer| answer.map(|body| Carrying { body, _kept: IdleAfter(state) })) }
     });

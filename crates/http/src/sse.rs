@@ -4,6 +4,9 @@
 //! a dead one. Nothing is gathered on the way: a proxy is told not to buffer. What is written waits in the connection's
 //! buffer, and a reader that takes nothing of it for [`write_timeout`](crate::ServeOptions::write_timeout) is closed; it
 //! comes back with `Last-Event-ID`. How many events may wait before that is for whoever makes the stream.
+//!
+//! Streams of which there are many ([`byte_stream`]) take the socket of their connection, so that one that says nothing
+//! costs little.
 
 use std::{
     convert::Infallible,
@@ -22,6 +25,8 @@ use tokio::time::{Instant, Sleep};
 
 pub use axum::response::sse::Event;
 
+use crate::handover::{Handover, HandoverBody};
+
 /// How often a stream that says nothing else says a comment.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -34,11 +39,16 @@ pub fn event_stream(events: impl Stream<Item = Event> + Send + 'static) -> Respo
     response
 }
 
-/// The same, of events that were written before, such as those that many streams share.
-pub fn byte_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+/// The same, of events that were written before, such as those that many streams share. With `handover`, the stream takes the
+/// socket of its connection.
+pub fn byte_stream(events: impl Stream<Item = Bytes> + Send + 'static, handover: Option<&Handover>) -> Response {
     let quiet = Box::pin(tokio::time::sleep(HEARTBEAT));
     let kept_alive = KeptAlive { events: Box::pin(events), quiet, begun: false };
-    let mut response = Body::from_stream(kept_alive.map(Ok::<_, Infallible>)).into_response();
+    let body = match handover {
+        Some(handover) => Body::new(HandoverBody::new(handover, kept_alive)),
+        None => Body::from_stream(kept_alive.map(Ok::<_, Infallible>)),
+    };
+    let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

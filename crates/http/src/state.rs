@@ -2,11 +2,17 @@
 //! socket, the request under way, and [`crate::connections`], which looks for a connection to close.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{net::TcpStream, sync::Notify, time::Instant};
+
+use crate::handover::Driver;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +42,65 @@ pub(crate) struct State {
     blocked: AtomicU64,
     /// Told when the connection is to be closed.
     pub(crate) close: Notify,
+    /// Told when the head of an answer that takes the socket has left.
+    pub(crate) head_sent: Notify,
+    /// Whether an answer takes the socket.
+    is_handed_over: AtomicBool,
+    handed: Mutex<Handed>,
+}
+
+/// What passes from a connection to whoever goes on with its socket.
+#[derive(Default)]
+struct Handed {
+    driver: Option<Driver>,
+    stream: Option<TcpStream>,
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handed").field("stream", &self.stream).finish_non_exhaustive()
+    }
 }
 
 impl State {
     pub(crate) fn new() -> Self {
         let phase = AtomicU8::new(Phase::Head as u8);
         let (since, blocked) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { begun: Instant::now(), phase, since, blocked, close: Notify::new() }
+        Self {
+            begun: Instant::now(),
+            phase,
+            since,
+            blocked,
+            close: Notify::new(),
+            head_sent: Notify::new(),
+            is_handed_over: AtomicBool::new(false),
+            handed: Mutex::default(),
+        }
+    }
+
+    fn handed(&self) -> MutexGuard<'_, Handed> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer that is under way takes the socket once its head has left.
+    pub(crate) fn hand_over(&self, driver: Driver) {
+        self.handed().driver = Some(driver);
+        self.is_handed_over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Acquire)
+    }
+
+    /// Keeps the socket of a connection that is over.
+    pub(crate) fn keep(&self, stream: TcpStream) {
+        self.handed().stream = Some(stream);
+    }
+
+    /// What goes on with the socket, and the socket.
+    pub(crate) fn take_over(&self) -> Option<(Driver, TcpStream)> {
+        let mut handed = self.handed();
+        Some((handed.driver.take()?, handed.stream.take()?))
     }
 
     pub(crate) fn phase(&self) -> Phase {

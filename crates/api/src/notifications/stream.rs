@@ -7,7 +7,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::stream;
-use relais_http::{Peer, sse::byte_stream};
+use relais_http::{Handover, Peer, sse::byte_stream};
 use relais_notify::wire::{PollAnswer, PolledEvent};
 use relais_protocol::{ErrorNumber, Success};
 use std::time::Duration;
@@ -43,6 +43,7 @@ pub(crate) async fn stream(
     State(app): State<App>,
     User(identity): User,
     peer: Option<axum::Extension<Peer>>,
+    handover: Option<axum::Extension<Handover>>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
@@ -60,7 +61,7 @@ pub(crate) async fn stream(
         };
         Some((written, link))
     });
-    Ok(byte_stream(events))
+    Ok(byte_stream(events, handover.as_deref()))
 }
 
 /// Ask for notifications
