@@ -28,6 +28,7 @@ pub(super) struct HubState {
     pub(super) catching_up: HashMap<Uuid, Arc<Link>>,
     /// The last change of members that was read.
     pub(super) members_at: LogPosition,
+    /// The links of a key, by their ids: those are in the order in which links were made, so that new ones come last.
     pub(super) by_key: HashMap<AudienceKey, Vec<Arc<Link>>>,
     pub(super) per_user: HashMap<String, usize>,
     pub(super) per_address: HashMap<IpAddr, usize>,
@@ -97,15 +98,17 @@ impl HubState {
 
     pub(super) fn index(&mut self, link: &Arc<Link>) {
         for key in link.scope().keys() {
-            self.by_key.entry(key.clone()).or_default().push(Arc::clone(link));
+            let links = self.by_key.entry(key.clone()).or_default();
+            let at = links.partition_point(|other| other.id < link.id);
+            links.insert(at, Arc::clone(link));
         }
     }
 
     pub(super) fn unindex(&mut self, link: &Arc<Link>) {
         for key in link.scope().keys() {
             if let Some(links) = self.by_key.get_mut(key) {
-                if let Some(at) = links.iter().position(|other| other.id == link.id) {
-                    links.swap_remove(at);
+                if let Ok(at) = links.binary_search_by_key(&link.id, |other| other.id) {
+                    links.remove(at);
                 }
                 if links.is_empty() {
                     self.by_key.remove(key);
