@@ -120,7 +120,7 @@ impl NotificationSink {
         for (place, outgoing) in wave.iter().enumerate() {
             match self.draft(outgoing) {
                 Ok(Some(draft)) => {
-                    places.push(place);
+                    places.push((place, draft.metadata.id));
                     drafts.push(draft);
                 }
                 Ok(None) => {
@@ -133,16 +133,26 @@ impl NotificationSink {
         let limit = self.options.timeout;
         let Ok(answers) = timeout(limit, self.notifications.emit_each(drafts)).await else {
             let late = format!("the store did not answer within {limit:?}");
-            places.into_iter().for_each(|place| outcomes[place] = PublishOutcome::Unknown(late.clone()));
+            places.into_iter().for_each(|(place, _)| outcomes[place] = PublishOutcome::Unknown(late.clone()));
             return outcomes;
         };
-        for (place, answer) in places.into_iter().zip(answers) {
+        for ((place, id), answer) in places.into_iter().zip(answers) {
             outcomes[place] = match answer {
                 Ok(_) => PublishOutcome::Confirmed,
+                Err(NotifyError::IdTaken(_)) if self.is_ours(id).await => PublishOutcome::Confirmed,
                 Err(error) => outcome(&error),
             };
         }
         outcomes
+    }
+
+    /// Whether a message was mapped and stored before. What is read again from a log may say otherwise when it was read.
+    async fn is_ours(&self, id: Option<Uuid>) -> bool {
+        let (Some(id), Some(_)) = (id, &self.options.audience) else { return false };
+        let stored = self.notifications.find_notification(id).await;
+        stored.is_ok_and(|(stored, _)| {
+            stored.client.is_none() && stored.notification.metadata.emitter == self.options.source
+        })
     }
 }
 

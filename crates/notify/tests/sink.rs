@@ -188,6 +188,24 @@ async fn a_message_that_is_published_twice_is_emitted_once() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_change_that_is_read_again_from_the_log_is_emitted_once() -> Result<()> {
+    let stage = sqlite().await?;
+    // The envelope says when it was read.
+    let read_at = |time: u32| format!(r#"{{"key":"ann","n":1,"ts_ms":{time}}}"#);
+    for time in 1..=3 {
+        ensure!(publish(&stage.sink, Message::new("16b3748-1", "insert", read_at(time))).await?.is_confirmed());
+    }
+    // An id that another source has chosen is not taken for one of ours.
+    let id = "0193a7f2-7c33-7a41-8a3e-5b1c2d3e4f50";
+    ensure!(publish(&stage.sink, Message::new(id, "insert", read_at(4))).await?.is_confirmed());
+    let other = sink(&stage.notifications, "invoices", Some(mapping(&["{payload.key}"])?));
+    let outcome = publish(&other, Message::new(id, "insert", read_at(5))).await?;
+    ensure!(matches!(outcome, PublishOutcome::Refused(_)), "{outcome:?}");
+    ensure!(stage.emitted().await?.len() == 2);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_captured_change_goes_to_those_whom_the_mapping_names() -> Result<()> {
     let stage = sqlite().await?;
     let captured = sink(
