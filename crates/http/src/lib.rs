@@ -20,4 +20,4 @@ mod state;
 pub use body::{BodyError, carrying, read_body};
 pub use handover::Handover;
 pub use peer::{Peer, TrustedProxies};
-pub use serve::{ServeOptions, serve};
+pub use serve::{ServeOptions, listen, serve};

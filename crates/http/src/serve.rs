@@ -12,7 +12,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -64,6 +64,9 @@ impl Default for ServeOptions {
 /// Accepting fails when the process has too many files open; trying again at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// As many connections wait to be accepted, if the system allows it (`net.core.somaxconn`).
+const BACKLOG: u32 = 16_384;
+
 /// How often it is said that an address has too many connections.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -72,6 +75,17 @@ const LARGEST_HEAD: usize = 64 * 1024;
 
 /// A quiet connection is asked after this time whether its other end is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Listens at an address. All pages of a server may come back at once: as many connections wait to be accepted as the system
+/// allows, where others would be told to try again a second later.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Elsewhere it means something else.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Serves until `shutdown`, then lets what is under way finish within the grace period.
 pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions, shutdown: CancellationToken) {

@@ -59,7 +59,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let database = args.database.clone().unwrap_or(throwaway);
     let config = config::load(None, Vec::new(), &[Setting::flag("--database", "database.url", &database)])?;
     logging::init_quiet()?;
-    let listener = listen(args.listen).await?;
+    let listener = listen(args.listen)?;
     let url = format!("http://{}", listener.local_addr()?);
     let stop = signals::stop()?;
     let (secret, worker_secret) = (generate_secret()?, generate_secret()?);
@@ -130,11 +130,11 @@ async fn work(request: Request, context: Context) -> Result<Response, String> {
 }
 
 /// The default port may be taken; then any other will do.
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    match TcpListener::bind(address).await {
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    match relais_http::listen(address) {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && address.port() == 8080 => {
             output::note("port 8080 is taken; using another one");
-            Ok(TcpListener::bind((address.ip(), 0)).await?)
+            Ok(relais_http::listen((address.ip(), 0).into())?)
         }
         other => other.with_context(|| format!("could not listen on {address} (choose another with --listen)")),
     }

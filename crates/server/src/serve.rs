@@ -48,8 +48,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     limits::raise();
-    let listener = TcpListener::bind(config.server.listen)
-        .await
+    let listener = relais_http::listen(config.server.listen)
         .with_context(|| format!("could not listen on {} (choose another with --listen)", config.server.listen))?;
     let address = listener.local_addr()?;
     let scaler = scaler::listen(&config.scaler).await?;
