@@ -1,19 +1,38 @@
 //! The long runs with faults, which the suite has short versions of.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use crate::cargo::{cargo, run as execute};
+use crate::test;
 
-/// How long the run is, unless the environment says otherwise.
-const LENGTH: [(&str, &str); 2] = [("RELAIS_CHAOS_MESSAGES", "100000"), ("RELAIS_CHAOS_FAULTS", "100")];
+/// A long run: its name, its test, and how long it is unless the environment says otherwise.
+type Run = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// Breaks the outbox for minutes, and prints what became of its messages.
-pub fn run() -> Result<()> {
-    let mut test = cargo(["test", "-p", "relais-outbox", "--test", "outbox_chaos", "--", "--nocapture"]);
-    for (name, value) in LENGTH {
-        if std::env::var_os(name).is_none() {
-            test.env(name, value);
-        }
+const RUNS: [Run; 2] = [
+    (
+        "outbox",
+        "nothing_is_lost_or_out_of_order_while_relays_die_and_the_sink_fails",
+        &[("RELAIS_CHAOS_MESSAGES", "100000"), ("RELAIS_CHAOS_FAULTS", "100")],
+    ),
+    (
+        "notifications",
+        "nothing_is_lost_or_out_of_order_when_everything_is_killed",
+        &[
+            ("RELAIS_CHAOS_LINKS", "1000"),
+            ("RELAIS_CHAOS_INSTANCES", "3"),
+            ("RELAIS_CHAOS_DELIVERIES", "100000"),
+            ("RELAIS_CHAOS_FAULTS", "100"),
+        ],
+    ),
+];
+
+/// Breaks what is named, or everything, for minutes, and prints what became of the messages.
+pub fn run(names: &[String]) -> Result<()> {
+    if let Some(unknown) = names.iter().find(|name| RUNS.iter().all(|(run, ..)| run != *name)) {
+        bail!("there is no chaos of {unknown}, but of outbox and notifications");
     }
-    execute(&mut test)
+    for (_, test, length) in RUNS.iter().filter(|(run, ..)| names.is_empty() || names.iter().any(|name| name == run)) {
+        let unset = length.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+        test::run_long(test, &unset.copied().collect::<Vec<_>>())?;
+    }
+    Ok(())
 }

