@@ -63,8 +63,10 @@ fn answer(bytes: &[u8]) -> Result<Option<(u16, usize, usize)>> {
     const LENGTH: &[u8] = b"\r\ncontent-length: ";
     let Some(head) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { return Ok(None) };
     let status = std::str::from_utf8(bytes.get(9..12).unwrap_or_default())?.parse().context("read a status")?;
-    // Hyper writes names in lower case.
-    let length = bytes[..head].windows(LENGTH.len()).position(|at| at == LENGTH).context("an answer has no length")?;
+    let length = bytes[..head]
+        .windows(LENGTH.len())
+        .position(|at| at.eq_ignore_ascii_case(LENGTH))
+        .context("an answer has no length")?;
     let digits = bytes[length + LENGTH.len()..].iter().take_while(|byte| byte.is_ascii_digit());
     let length = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
     Ok(Some((status, head + 4, head + 4 + length)))

@@ -54,8 +54,8 @@ struct Arguments {
     /// Tell on stderr where the time goes.
     #[arg(long)]
     profile: bool,
-    /// Without what Relais is held against: to find out what to improve. Of `engine` and `rabbitmq`; of
-    /// `outbox`, without Debezium.
+    /// Without what Relais is held against: to find out what to improve. Of `engine`, `rabbitmq` and
+    /// `notify`; of `outbox`, without Debezium.
     #[arg(long)]
     alone: bool,
     /// Only these databases.
@@ -76,6 +76,12 @@ struct Arguments {
     /// Run what moves the rows of an outbox, as its benchmark says. The benchmark starts itself with this.
     #[arg(long, hide = true)]
     pump: Option<String>,
+    /// Hold links of web pages, as the benchmark `notify` says. The benchmark starts itself with this.
+    #[arg(long, hide = true)]
+    hold: Option<String>,
+    /// Write to links of web pages, as the benchmark `notify` says. The benchmark starts itself with this.
+    #[arg(long, hide = true)]
+    write: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -201,6 +207,12 @@ async fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     if let Some(pump) = &arguments.pump {
         return outbox::run_pump(pump).await;
+    }
+    if let Some(order) = &arguments.hold {
+        return notify::run_holder(order).await;
+    }
+    if let Some(order) = &arguments.write {
+        return notify::run_writer(order).await;
     }
     let plan = Plan::new(&arguments);
     let machine = machine::line().await;

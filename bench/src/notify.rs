@@ -1,30 +1,34 @@
-//! Notifications: the memory of idle links, the fan-out to many of them beside bare writes, the way from an emission to a page,
-//! and pages that all come back at once.
+//! Notifications: the memory of idle links, the fan-out to many of them beside bare writes, Nchan and Pushpin, the way from an
+//! emission to a page, and pages that all come back at once.
 //!
 //! Links are streams of server-sent events over connections of their own, opened from many loopback addresses. Readers run in
 //! the load and count events; the bare loop writes the same bytes to as many sockets that the same readers read.
 
+mod bare;
+mod hold;
+mod links;
+mod peers;
+mod process;
+
+pub use self::{bare::run as run_writer, hold::run as run_holder};
+
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::{Notify, mpsc},
-    task::JoinHandle,
-};
+use tokio::{io::AsyncReadExt as _, sync::mpsc};
 
+use self::{
+    links::{Dialect, Links, PATIENCE, Seen, find, open},
+    peers::{Found, Peer},
+};
 use crate::{
     Plan,
     load::Connection,
@@ -33,46 +37,39 @@ use crate::{
     world::{Kind, World, call, post},
 };
 
-/// So many addresses of this machine open links: one address has 28,000 ports at most.
-const ADDRESSES: u8 = 8;
-
 /// So many messages go to all links.
 const MESSAGES: usize = 20;
 
 /// So many messages are missed by each link that comes back.
-const MISSED: usize = 20;
+const MISSED: usize = 100;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// What a message says to all links.
+const PAYLOAD: usize = 200;
 
-/// What readers have seen.
-#[derive(Default)]
-struct Seen {
-    events: AtomicUsize,
-    bell: Notify,
+/// The streams of Relais.
+const RELAIS: Dialect = Dialect { hello: b"event: hello", event: b"event: notification" };
+
+/// The columns of the table.
+const HEADER: [&str; 8] = ["what", "links", "events", "events/s", "p50 ms", "p99 ms", "bytes a link", "transactions"];
+
+/// A row of the table: cells by their column, the others empty.
+fn row<const N: usize>(section: &mut Section, what: &str, cells: [(&str, String); N]) {
+    let cell =
+        |column: &&str| cells.iter().find(|(name, _)| name == column).map_or(String::new(), |(_, cell)| cell.clone());
+    section.row(std::iter::once(what.to_owned()).chain(HEADER[1..].iter().map(cell)));
 }
 
-impl Seen {
-    async fn until(&self, events: usize) -> Result<()> {
-        let reached = async {
-            loop {
-                let bell = self.bell.notified();
-                if self.events.load(Ordering::Relaxed) >= events {
-                    return;
-                }
-                // Readers ring seldom: looking now and then costs less than ringing for each event.
-                let _ = tokio::time::timeout(Duration::from_millis(2), bell).await;
-            }
-        };
-        let seen = || format!("{} of {events} events came", self.events.load(Ordering::Relaxed));
-        tokio::time::timeout(PATIENCE, reached).await.with_context(seen)
-    }
+fn latencies(section: &mut Section, what: &str, sample: &Sample) -> [f64; 2] {
+    let [p50, p99] = [0.5, 0.99].map(|share| sample.percentile(share));
+    let cells =
+        [("links", "1".to_owned()), ("events", sample.len().to_string()), ("p50 ms", ms(p50)), ("p99 ms", ms(p99))];
+    row(section, what, cells);
+    [p50, p99].map(|time| time.as_secs_f64() * 1000.0)
 }
 
 /// Runs it.
 pub async fn run(plan: &Plan) -> Result<Section> {
-    let header = ["what", "links", "events", "events/s", "p50 ms", "p99 ms", "bytes a link", "queries"];
-    let mut section = Section::new("notify", "notifications to web pages, PostgreSQL", &header);
+    let mut section = Section::new("notify", "notifications to web pages, PostgreSQL", &HEADER);
     let settings = BTreeMap::from([
         ("RELAIS_SERVER_MAX_CONNECTIONS", "60000".to_owned()),
         ("RELAIS_SERVER_MAX_CONNECTIONS_PER_PEER", "30000".to_owned()),
@@ -83,14 +80,21 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     latency(plan, &mut section, &world, world.address(), "one process").await?;
     world.start_another().await?;
     latency(plan, &mut section, &world, world.other_address(), "to a page of another process").await?;
-    let tickets = tickets(&world, plan.links).await?;
-    idle_and_fan_out(plan, &mut section, &world, &tickets).await?;
-    storm(plan, &mut section, &world, &tickets).await?;
+    let tickets = tickets(&world, plan.links * 3).await?;
+    idle(plan, &mut section, &world, &tickets).await?;
+    let tickets = &tickets[..plan.links];
+    let rate = fan_out(plan, &mut section, &world, tickets).await?;
+    storms(&mut section, &world, tickets).await?;
+    if !plan.alone {
+        world.stop().await?;
+        beside(plan, &mut section, rate).await?;
+    }
     section.note(
-        "A link is one of as many users, each in one group by the ticket. `bytes a link` is what the server's resident memory \
-         grew by while they were opened, without the kernel's buffers. The fan-out is of one message after the other to all \
-         links, from the first emission to the last arrival; the bare loop writes as many events of the same length to as many \
-         sockets. All readers, PostgreSQL and the server share two cores.",
+        "A link is one of as many users, each in one group by the ticket. `bytes a link` is what the proportional memory of the \
+         server's processes grew by while nine tenths of the links were opened, without the kernel's buffers. The fan-out is of \
+         one message of 200 bytes after the other to all links, from the first emission to the last arrival; a bare loop in a \
+         process of its own writes as many events of the same length to as many sockets. Nchan (two workers) and Pushpin keep messages in memory and know \
+         no users; their events have the payload alone. All readers, PostgreSQL and the server share two cores.",
     );
     Ok(section)
 }
@@ -105,7 +109,7 @@ async fn tickets(world: &World, users: usize) -> Result<Vec<String>> {
         for user in from..(from + each).min(users) {
             let body = json!({"user": format!("u{user}"), "audiences": {"GROUP": ["all"]}}).to_string();
             let answer = connection.expect(&post("/v1/notifications/tickets", &body), 201).await?;
-            let answer: serde_json::Value = serde_json::from_slice(answer)?;
+            let answer: Value = serde_json::from_slice(answer)?;
             tickets.push(answer["data"]["ticket"].as_str().context("a ticket")?.to_owned());
         }
         anyhow::Ok(tickets)
@@ -113,7 +117,7 @@ async fn tickets(world: &World, users: usize) -> Result<Vec<String>> {
     Ok(chunks.buffered(8).try_collect::<Vec<_>>().await?.concat())
 }
 
-fn emission(audience: &serde_json::Value, payload: &str) -> Vec<u8> {
+fn emission(audience: &Value, payload: &str) -> Vec<u8> {
     let body = json!({
         "metadata": {"type": "REALTIME"}, "payload": payload,
         "routing": {"audience": audience},
@@ -121,180 +125,187 @@ fn emission(audience: &serde_json::Value, payload: &str) -> Vec<u8> {
     post("/v1/notifications", &body.to_string())
 }
 
-/// Opens a connection from one of the addresses.
-async fn connect(number: usize, to: SocketAddr) -> Result<TcpStream> {
-    let from = Ipv4Addr::new(127, 0, 1, 1 + (number % usize::from(ADDRESSES)) as u8);
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(SocketAddr::from((from, 0)))?;
-    Ok(socket.connect(to).await?)
+fn to_all() -> Vec<u8> {
+    emission(&json!({"type": "GROUP", "targets": ["all"]}), &"x".repeat(PAYLOAD))
 }
 
-async fn open_link(number: usize, to: SocketAddr, ticket: &str, cursor: Option<&str>) -> Result<TcpStream> {
-    let mut stream = connect(number, to).await?;
+fn to_user(user: usize) -> Vec<u8> {
+    emission(&json!({"type": "USER", "targets": [format!("u{user}")]}), "x")
+}
+
+/// The request of a page's stream.
+fn stream_request(ticket: &str, cursor: Option<&str>) -> String {
     let resume = cursor.map(|cursor| format!("Last-Event-ID: {cursor}\r\n")).unwrap_or_default();
-    let request = format!("GET /v1/notifications/stream?ticket={ticket} HTTP/1.1\r\nHost: relais\r\n{resume}\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    Ok(stream)
+    format!("GET /v1/notifications/stream?ticket={ticket} HTTP/1.1\r\nHost: relais\r\n{resume}\r\n")
 }
 
-/// Counts how often `needle` is in what a connection brings, until it ends.
-fn count(mut stream: TcpStream, needle: &'static [u8], seen: Arc<Seen>, opened: Arc<Seen>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let (mut buffer, mut kept, mut is_open) = (vec![0; 2048], 0, false);
-        while let Ok(read) = stream.read(&mut buffer[kept..]).await {
-            if read == 0 {
-                break;
-            }
-            let text = &buffer[..kept + read];
-            if !is_open && memory_find(text, b"event: hello").is_some() {
-                is_open = true;
-                opened.events.fetch_add(1, Ordering::Relaxed);
-            }
-            let (mut found, mut from) = (0, 0);
-            while let Some(at) = memory_find(&text[from..], needle) {
-                found += 1;
-                from += at + needle.len();
-            }
-            if found > 0 {
-                seen.events.fetch_add(found, Ordering::Relaxed);
-            }
-            // What may be the beginning of the next one.
-            let keep = (kept + read - from).min(needle.len() - 1);
-            buffer.copy_within(kept + read - keep..kept + read, 0);
-            kept = keep;
-        }
-    })
+fn stream_requests(tickets: &[String], cursor: Option<&str>) -> Vec<String> {
+    tickets.iter().map(|ticket| stream_request(ticket, cursor)).collect()
 }
 
-fn memory_find(text: &[u8], needle: &[u8]) -> Option<usize> {
-    text.windows(needle.len()).position(|window| window == needle)
-}
-
-const NOTIFICATION: &[u8] = b"event: notification";
-
-async fn latency(plan: &Plan, section: &mut Section, world: &World, reader: SocketAddr, what: &str) -> Result<()> {
-    let ticket = tickets(world, 1).await?.pop().context("a ticket")?;
-    let mut link = open_link(0, reader, &ticket, None).await?;
+/// A page that is told when something arrives.
+async fn watch(to: SocketAddr, ticket: &str) -> Result<mpsc::UnboundedReceiver<Instant>> {
+    let mut link = open(0, to, &stream_request(ticket, None)).await?;
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
-    let reading = tokio::spawn(async move {
+    tokio::spawn(async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = link.read(&mut buffer).await {
             let text = &buffer[..read];
-            if memory_find(text, NOTIFICATION).is_some() || memory_find(text, b"event: hello").is_some() {
-                let _ = arrived.send(Instant::now());
+            let is_event = [RELAIS.event, RELAIS.hello].iter().any(|needle| find(text, needle).is_some());
+            if is_event && arrived.send(Instant::now()).is_err() {
+                return;
             }
         }
     });
     arrivals.recv().await.context("the link did not open")?;
-    let mut emitter = Connection::open(world.address()).await?;
-    let request = emission(&json!({"type": "USER", "targets": ["u0"]}), "x");
-    let mut latencies = Vec::with_capacity(plan.samples);
-    for _ in 0..plan.samples {
+    Ok(arrivals)
+}
+
+/// Emits to a user who has one page until `enough`; how long each took to arrive.
+async fn single_messages(
+    emitter: SocketAddr,
+    user: usize,
+    arrivals: &mut mpsc::UnboundedReceiver<Instant>,
+    enough: impl Fn(usize) -> bool,
+) -> Result<Vec<Duration>> {
+    let mut emitter = Connection::open(emitter).await?;
+    let (request, mut latencies) = (to_user(user), Vec::new());
+    while !enough(latencies.len()) {
         let begin = Instant::now();
         emitter.expect(&request, 201).await?;
         let arrived = tokio::time::timeout(PATIENCE, arrivals.recv()).await?.context("the link has ended")?;
         latencies.push(arrived.saturating_duration_since(begin));
     }
-    reading.abort();
-    let sample = Sample::new(latencies.len(), Duration::from_secs(1), latencies);
-    let [p50, p99] = [0.5, 0.99].map(|share| sample.percentile(share));
+    Ok(latencies)
+}
+
+fn sample(latencies: Vec<Duration>) -> Sample {
+    Sample::new(latencies.len(), Duration::from_secs(1), latencies)
+}
+
+async fn latency(plan: &Plan, section: &mut Section, world: &World, reader: SocketAddr, what: &str) -> Result<()> {
+    let ticket = tickets(world, 1).await?.pop().context("a ticket")?;
+    let mut arrivals = watch(reader, &ticket).await?;
+    let enough = |done| done >= plan.samples;
+    let found = single_messages(world.address(), 0, &mut arrivals, enough).await?;
     let name = format!("emission to arrival, {what}");
-    let blank = String::new;
-    section.row([name.clone(), "1".into(), sample.len().to_string(), blank(), ms(p50), ms(p99), blank(), blank()]);
-    section.below(&format!("at p50: {name}"), p50.as_secs_f64() * 1000.0, 3.0, " ms");
-    section.below(&format!("at p99: {name}"), p99.as_secs_f64() * 1000.0, 10.0, " ms");
+    let [p50, p99] = latencies(section, &name, &sample(found));
+    section.below(&format!("at p50: {name}"), p50, 3.0, " ms");
+    section.below(&format!("at p99: {name}"), p99, 10.0, " ms");
     Ok(())
 }
 
-async fn open_all(
-    world: &World,
-    tickets: &[String],
-    cursor: Option<&str>,
-    seen: &Arc<Seen>,
-) -> Result<Vec<JoinHandle<()>>> {
-    let opened = Arc::new(Seen::default());
-    let address = world.address();
-    let links = stream::iter(tickets.iter().enumerate())
-        .map(|(number, ticket)| open_link(number, address, ticket, cursor))
-        .buffered(64)
-        .try_collect::<Vec<_>>()
-        .await?;
-    let readers = links.into_iter().map(|link| count(link, NOTIFICATION, Arc::clone(seen), Arc::clone(&opened)));
-    let readers = readers.collect();
-    opened.until(tickets.len()).await?;
-    Ok(readers)
-}
-
-async fn idle_and_fan_out(plan: &Plan, section: &mut Section, world: &World, tickets: &[String]) -> Result<()> {
-    let links = tickets.len();
-    // The first ones warm up what the server keeps.
-    let seen = Arc::new(Seen::default());
-    let mut readers = open_all(world, &tickets[..links / 10], None, &seen).await?;
-    let before = world.process().rss_bytes()?;
-    readers.extend(open_all(world, &tickets[links / 10..], None, &seen).await?);
-    let grown = world.process().rss_bytes()?.saturating_sub(before) as f64 / (links - links / 10) as f64;
-    let (begin, used) = (Instant::now(), world.process().cpu_time()?);
-    tokio::time::sleep(plan.idle / 4).await;
-    let percent = 100.0 * (world.process().cpu_time()? - used).as_secs_f64() / begin.elapsed().as_secs_f64();
-    let blank = String::new;
-    let bytes = number(grown);
-    section.row(["idle links".into(), links.to_string(), blank(), blank(), blank(), blank(), bytes, blank()]);
+/// Half as many links again as for the fan-out, to each of two processes.
+async fn idle(plan: &Plan, section: &mut Section, world: &World, tickets: &[String]) -> Result<()> {
+    let processes = world.processes();
+    let each = tickets.len() / processes.len();
+    let memory = || processes.iter().map(|process| peers::memory_of(process.id())).sum::<Result<u64>>();
+    let cpu = || processes.iter().map(|process| process.cpu_time()).sum::<Result<Duration>>();
+    // The first ones warm up what the servers keep.
+    let (seen, mut own, mut holders) = (Arc::new(Seen::default()), Links::none(), Vec::new());
+    let mut before = 0;
+    for (share, count) in [(0..each / 10, each / 10), (each / 10..each, each - each / 10)] {
+        before = memory()?;
+        own.open(world.address(), stream_requests(&tickets[share.clone()], None), RELAIS, &seen).await?;
+        // A process has not the descriptors for all of them.
+        let others = &tickets[each..][share];
+        holders.push(hold::start(world.other_address(), &stream_requests(others, None)).await?);
+        debug_assert_eq!(others.len(), count);
+    }
+    let links = processes.len() * each;
+    let grown = memory()?.saturating_sub(before) as f64 / (links - 2 * (each / 10)) as f64;
+    let (begin, used) = (Instant::now(), cpu()?);
+    tokio::time::sleep(plan.idle).await;
+    let percent = 100.0 * cpu()?.saturating_sub(used).as_secs_f64() / begin.elapsed().as_secs_f64();
+    row(section, "idle links, two processes", [("links", links.to_string()), ("bytes a link", number(grown))]);
     section.below("a link that is idle", grown / 1024.0, 4.0, " KiB");
-    section.below("of a core: idle links", percent, 0.5, " %");
-    let payload = "x".repeat(200);
-    let mut emitter = Connection::open(world.address()).await?;
-    let request = emission(&json!({"type": "GROUP", "targets": ["all"]}), &payload);
-    let begin = Instant::now();
-    for _ in 0..MESSAGES {
-        emitter.expect(&request, 201).await?;
+    section.below("of a core: idle links, with their heartbeats", percent, 0.5, " %");
+    for holder in holders {
+        holder.stop().await?;
     }
-    seen.until(MESSAGES * links).await?;
-    let rate = (MESSAGES * links) as f64 / begin.elapsed().as_secs_f64();
-    readers.into_iter().for_each(|reader| reader.abort());
-    let bare = bare_fan_out(links).await?;
-    for (what, rate) in [("fan-out", rate), ("bare writes to as many sockets", bare)] {
-        let events = (MESSAGES * links).to_string();
-        section.row([what.into(), links.to_string(), events, number(rate), blank(), blank(), blank(), blank()]);
-    }
-    section.at_least("bare writes: fan-out", rate / bare, 0.8);
     Ok(())
 }
 
-/// The same bytes, written by a loop to as many sockets.
-async fn bare_fan_out(links: usize) -> Result<f64> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let accepting = tokio::spawn(async move {
-        let mut sockets = Vec::with_capacity(links);
-        while sockets.len() < links {
-            let (socket, _) = listener.accept().await?;
-            socket.set_nodelay(true)?;
-            sockets.push(socket);
-        }
-        anyhow::Ok(sockets)
-    });
-    let (seen, opened) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    let clients = stream::iter(0..links).map(|number| connect(number, address)).buffered(64);
-    let clients = clients.try_collect::<Vec<_>>().await?;
-    let readers: Vec<_> =
-        clients.into_iter().map(|client| count(client, NOTIFICATION, Arc::clone(&seen), Arc::clone(&opened))).collect();
-    let mut sockets = accepting.await??;
-    // As long as an event of the fan-out.
-    let event = format!("id: 0123abcd-1f4\nevent: notification\ndata: {}\n\n", "x".repeat(560));
-    let begin = Instant::now();
-    for _ in 0..MESSAGES {
-        for socket in &mut sockets {
-            socket.write_all(event.as_bytes()).await?;
+/// Messages to all links, beside bare writes and beside messages to one user; events a second.
+async fn fan_out(plan: &Plan, section: &mut Section, world: &World, tickets: &[String]) -> Result<f64> {
+    let links = tickets.len();
+    // A user who is in no group.
+    let alone = json!({"user": format!("u{links}")}).to_string();
+    let ticket = call(world.address(), &post("/v1/notifications/tickets", &alone), 201).await?;
+    let mut arrivals = watch(world.address(), ticket["data"]["ticket"].as_str().context("a ticket")?).await?;
+    let length = event_length(world, &tickets[0]).await?;
+    let mut rates = [Vec::new(), Vec::new()];
+    let mut beside = Vec::new();
+    // The first round warms up.
+    for round in 0..=plan.rounds {
+        let (seen, mut open) = (Arc::new(Seen::default()), Links::none());
+        open.open(world.address(), stream_requests(tickets, None), RELAIS, &seen).await?;
+        let mut emitter = Connection::open(world.address()).await?;
+        let (request, begin) = (to_all(), Instant::now());
+        let all = async {
+            for _ in 0..MESSAGES {
+                emitter.expect(&request, 201).await?;
+            }
+            seen.until(MESSAGES * links).await
+        };
+        all.await?;
+        let rate = (MESSAGES * links) as f64 / begin.elapsed().as_secs_f64();
+        // Once more, with somebody else's messages beside.
+        let finished = std::cell::Cell::new(false);
+        let again = async {
+            for _ in 0..MESSAGES {
+                emitter.expect(&request, 201).await?;
+            }
+            let ended = seen.until(2 * MESSAGES * links).await;
+            finished.set(true);
+            ended
+        };
+        let single = single_messages(world.address(), links, &mut arrivals, |_| finished.get());
+        let ((), others) = tokio::try_join!(again, single)?;
+        drop(open);
+        let bare = bare::fan_out(links, length).await?;
+        if round > 0 {
+            rates[0].push(rate);
+            rates[1].push(bare);
+            beside.extend(others);
         }
     }
-    seen.until(MESSAGES * links).await?;
-    let rate = (MESSAGES * links) as f64 / begin.elapsed().as_secs_f64();
-    readers.into_iter().for_each(|reader| reader.abort());
+    let [rate, bare] = rates.map(median);
+    for (what, rate) in [("fan-out", rate), ("bare writes to as many sockets", bare)] {
+        let cells =
+            [("links", links.to_string()), ("events", (MESSAGES * links).to_string()), ("events/s", number(rate))];
+        row(section, what, cells);
+    }
+    let [_, p99] = latencies(section, "somebody else's messages beside the fan-out", &sample(beside));
+    section.at_least("bare writes: fan-out", rate / bare, 0.8);
+    section.below("at p99: somebody else's messages beside the fan-out", p99, 100.0, " ms");
     Ok(rate)
 }
 
-/// How many statements the database has answered, roughly: transactions.
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
+/// How long an event of the fan-out is on the wire.
+async fn event_length(world: &World, ticket: &str) -> Result<usize> {
+    let mut link = open(0, world.address(), &stream_request(ticket, None)).await?;
+    let (mut buffer, mut kept) = (vec![0; 64 * 1024], 0);
+    let mut read_until = async |needle: &[u8]| {
+        kept = 0;
+        while find(&buffer[..kept], needle).is_none() {
+            let read = tokio::time::timeout(PATIENCE, link.read(&mut buffer[kept..])).await??;
+            anyhow::ensure!(read > 0, "the link has ended");
+            kept += read;
+        }
+        Ok(kept)
+    };
+    read_until(RELAIS.hello).await?;
+    Connection::open(world.address()).await?.expect(&to_all(), 201).await?;
+    read_until(b"}\n\n").await
+}
+
+/// How many transactions the database has ended.
 async fn transactions(world: &World) -> Result<i64> {
     let mut connection = PgConnection::connect(&world.postgres_url().context("PostgreSQL")?).await?;
     // Other sessions report once a second at most.
@@ -307,40 +318,76 @@ async fn transactions(world: &World) -> Result<i64> {
     Ok(count)
 }
 
-async fn storm(plan: &Plan, section: &mut Section, world: &World, tickets: &[String]) -> Result<()> {
-    // A share of the links: each gets many messages at once.
-    let tickets = &tickets[..(tickets.len() / 2).max(1)];
-    let ticket = &tickets[0];
-    let poll = format!("GET /v1/notifications/poll?ticket={ticket} HTTP/1.1\r\nHost: relais\r\n\r\n");
+/// Pages that come back all at once: a tenth of them, then all.
+async fn storms(section: &mut Section, world: &World, tickets: &[String]) -> Result<()> {
+    let few = storm(section, world, &tickets[..(tickets.len() / 10).max(1)]).await?;
+    let all = storm(section, world, tickets).await?;
+    section.below("transactions a link that comes back", all / tickets.len() as f64, 0.2, "");
+    section.ratio("the transactions of a storm of a tenth of the links", all / few.max(1.0));
+    Ok(())
+}
+
+async fn storm(section: &mut Section, world: &World, tickets: &[String]) -> Result<f64> {
+    let poll = format!("GET /v1/notifications/poll?ticket={} HTTP/1.1\r\nHost: relais\r\n\r\n", tickets[0]);
     let cursor = call(world.address(), poll.as_bytes(), 200).await?;
     let cursor = cursor["data"]["cursor"].as_str().context("a cursor")?.to_owned();
     let mut emitter = Connection::open(world.address()).await?;
-    let request = emission(&json!({"type": "GROUP", "targets": ["all"]}), &"x".repeat(200));
     for _ in 0..MISSED {
-        emitter.expect(&request, 201).await?;
+        emitter.expect(&to_all(), 201).await?;
     }
     let before = transactions(world).await?;
-    let seen = Arc::new(Seen::default());
+    let (seen, mut open) = (Arc::new(Seen::default()), Links::none());
     let begin = Instant::now();
-    let readers = open_all(world, tickets, Some(&cursor), &seen).await?;
-    seen.until(MISSED * tickets.len()).await?;
-    let took = begin.elapsed();
-    let queries = transactions(world).await? - before;
-    readers.into_iter().for_each(|reader| reader.abort());
-    ensure!(plan.links > 0, "links");
+    open.open(world.address(), stream_requests(tickets, Some(&cursor)), RELAIS, &seen).await?;
     let events = MISSED * tickets.len();
-    let rate = number(events as f64 / took.as_secs_f64());
-    let blank = String::new;
-    section.row([
-        "all come back, with missed messages".to_owned(),
-        tickets.len().to_string(),
-        events.to_string(),
-        rate,
-        blank(),
-        blank(),
-        blank(),
-        queries.to_string(),
-    ]);
-    section.below("queries a link that comes back", queries as f64 / tickets.len() as f64, 0.2, "");
+    seen.until(events).await?;
+    let rate = events as f64 / begin.elapsed().as_secs_f64();
+    drop(open);
+    let ended = (transactions(world).await? - before) as f64;
+    let cells = [
+        ("links", tickets.len().to_string()),
+        ("events", events.to_string()),
+        ("events/s", number(rate)),
+        ("transactions", number(ended)),
+    ];
+    row(section, "all come back, with 100 missed messages each", cells);
+    Ok(ended)
+}
+
+/// What others come to on the same machine.
+async fn beside(plan: &Plan, section: &mut Section, rate: f64) -> Result<()> {
+    for name in [peers::NCHAN, peers::PUSHPIN] {
+        let found = match measure(plan, name).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                section.note(format!("{name} was not there."));
+                continue;
+            }
+            Err(error) => {
+                section.note(format!("{name} could not be measured: {error:#}."));
+                continue;
+            }
+        };
+        latencies(section, &format!("{name}: publication to arrival"), &found.latency);
+        let cells = [
+            ("links", plan.links.to_string()),
+            ("events", (MESSAGES * plan.links).to_string()),
+            ("events/s", number(found.rate)),
+            ("bytes a link", number(found.bytes)),
+        ];
+        let what = format!("{name}: fan-out");
+        row(section, &what, cells);
+        match name {
+            peers::NCHAN => section.at_least(&what, rate / found.rate, 1.0),
+            _ => section.ratio(&what, rate / found.rate),
+        }
+    }
     Ok(())
+}
+
+/// Measures a peer, if it is there.
+async fn measure(plan: &Plan, name: &str) -> Result<Option<Found>> {
+    let peer = if name == peers::NCHAN { Peer::nchan().await? } else { Peer::pushpin().await? };
+    let Some(peer) = peer else { return Ok(None) };
+    Ok(Some(peer.measure(plan.links, MESSAGES, plan.samples, &"x".repeat(PAYLOAD)).await?))
 }

@@ -213,6 +213,11 @@ impl World {
         &self.instances[0].process
     }
 
+    /// All servers' processes.
+    pub fn processes(&self) -> Vec<&ServerProcess> {
+        self.instances.iter().map(|instance| &instance.process).collect()
+    }
+
     /// The queue as it was loaded.
     pub fn queue(&self) -> Queue {
         self.queue

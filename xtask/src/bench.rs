@@ -2,7 +2,11 @@
 //!
 //! What is measured, and against what, is in the package relais-bench.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
@@ -14,6 +18,9 @@ use crate::{
 /// What the benchmark `rabbitmq` is held against. Pinned, so that figures can be compared.
 const CELERY: &str = "celery==5.7.0\nsqlalchemy==2.1.8\npsycopg2-binary==2.9.13\n";
 
+/// The module of nginx that streams events, held against notifications.
+const NCHAN: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
+
 /// Builds for release and runs relais-bench with `arguments`.
 pub fn run(arguments: &[String]) -> Result<()> {
     let named = arguments.iter().any(|argument| !argument.starts_with('-'));
@@ -24,6 +31,12 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     if ["bus", "outbox"].into_iter().any(asked_for) {
         packages::ensure(&["redis-server"])?;
+    }
+    if asked_for("notify") && !arguments.iter().any(|argument| argument == "--alone") {
+        packages::ensure(&["nginx", "pushpin"])?;
+        if !Path::new(NCHAN).exists() {
+            packages::install("Nchan, the module of nginx,", "libnginx-mod-nchan")?;
+        }
     }
     // In one go: built one after the other, their features differ and both would be compiled twice.
     let mut build = cargo(["build", "--release", "-p", "relais-server", "-p", "relais-bench"]);

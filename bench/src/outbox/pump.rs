@@ -128,6 +128,8 @@ impl Pump {
                 options.initial_snapshot = false;
                 options.publish_timeout = PATIENCE;
                 options.slot = order.slot.clone().unwrap_or(options.slot);
+                options.destination =
+                    order.broker.as_ref().map(|broker| Template::parse(broker.destination())).transpose()?;
                 let database = CapturedDatabase::connect(&order.url).await?;
                 return Ok(Self::Table(Box::new(Capture::new(database, sink, options))));
             }

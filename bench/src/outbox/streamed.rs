@@ -1,4 +1,5 @@
-//! The relay by capture, to Redis streams and to Kafka: beside bare appends to the same server, and `pg_recvlogical`.
+//! A capture of the table and the relay by capture, to Redis streams and to Kafka: beside bare appends to the same server,
+//! and `pg_recvlogical`.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ struct Streamed {
     rows: usize,
     received: Throughput,
     appended: Throughput,
-    published: Throughput,
+    captured: Throughput,
+    relayed: Throughput,
 }
 
 impl Streamed {
@@ -86,50 +88,64 @@ impl Streamed {
         streams: &impl StreamServer,
     ) -> Result<Self> {
         let rows = place.plan.polled;
-        let (mut received, mut appended, mut published) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut received, mut appended, mut captured, mut relayed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // The first round warms up.
         for round in 0..=place.plan.rounds {
             let url = place.outbox(&format!("{name}_{round}"), false).await?;
             let found = one_round(place, &url, &format!("bench_{name}_{round}"), streams).await?;
             if round > 0 {
-                let [one, other, third] = found;
-                received.push(one);
-                appended.push(other);
-                published.push(third);
+                received.push(found.received);
+                appended.push(found.appended);
+                captured.push(found.captured);
+                relayed.push(found.relayed);
             }
         }
-        let [received, appended, published] = [received, appended, published].map(Throughput::median);
-        Ok(Self { server, bare, rows, received, appended, published })
+        let [received, appended, captured, relayed] = [received, appended, captured, relayed].map(Throughput::median);
+        Ok(Self { server, bare, rows, received, appended, captured, relayed })
     }
 
     fn report(self, section: &mut Section) {
-        let Self { server, bare, rows, received, appended, published } = self;
+        let Self { server, bare, rows, received, appended, captured, relayed } = self;
+        let names = [Kind::Table, Kind::Capture].map(|kind| format!("{}, to {server}", kind.name()));
         appended.row(section, bare, rows);
-        published.row(section, &format!("relay by capture, to {server}"), rows);
+        captured.row(section, &names[0], rows);
+        relayed.row(section, &names[1], rows);
         let slower = if appended.rate < received.rate { "bare appends" } else { "pg_recvlogical" };
-        let what = format!("{slower}, the slower side: relay by capture, to {server}");
-        section.at_least(&what, published.rate / appended.rate.min(received.rate), BAR);
+        let [captured, relayed] = [captured, relayed].map(|one| one.rate / appended.rate.min(received.rate));
+        section.at_least(&format!("{slower}, the slower side: {}", names[0]), captured, BAR);
+        // The slower side writes nothing to the database; this one writes a mark for each row.
+        section.ratio(&format!("{slower}, the slower side: {}", names[1]), relayed);
     }
 }
 
-/// `pg_recvlogical`, bare appends and the relay, one after the other.
-async fn one_round(place: &Place<'_>, url: &str, slot: &str, streams: &impl StreamServer) -> Result<[Throughput; 3]> {
+/// What was found in one round.
+struct Round {
+    received: Throughput,
+    appended: Throughput,
+    captured: Throughput,
+    relayed: Throughput,
+}
+
+/// `pg_recvlogical`, bare appends, the capture and the relay, one after the other.
+async fn one_round(place: &Place<'_>, url: &str, slot: &str, streams: &impl StreamServer) -> Result<Round> {
     let rows = place.plan.polled;
     let pool = PgPool::connect(url).await?;
     let publication = captured::publish(&pool).await?;
-    let bare = format!("{slot}_bare");
-    peers::create_slot(&pool, &bare).await?;
+    let [bare, table] = ["bare", "table"].map(|name| format!("{slot}_{name}"));
+    for slot in [&bare, &table] {
+        peers::create_slot(&pool, slot).await?;
+    }
     streams.prepare().await?;
-    // A relay publishes what is in the table before it captures, so it captures before anything is there.
-    let order = Order {
-        kind: Kind::Capture,
+    let order = |kind, slot: &str, held| Order {
+        kind,
         url: url.to_owned(),
         slot: Some(slot.to_owned()),
         broker: Some(streams.broker()),
         rows: rows as u64,
-        held: true,
+        held,
     };
-    let mut relaying = PumpProcess::start(order).await?;
+    // A relay publishes what is in the table before it captures, so it captures before anything is there.
+    let relaying = PumpProcess::start(order(Kind::Capture, slot, true)).await?;
     fill(url, TABLE, rows).await?;
     let end: String = sqlx::query_scalar("SELECT pg_current_wal_lsn()::text").fetch_one(&pool).await?;
 
@@ -139,16 +155,25 @@ async fn one_round(place: &Place<'_>, url: &str, slot: &str, streams: &impl Stre
     let own = cpu::of_process(std::process::id())?;
     let time = streams.append(rows, BODY).await?;
     let appended = alone(rows, time, cpu::of_process(std::process::id())?.saturating_sub(own));
-    let before = streams.count().await?;
-    let published = captured::throughput(place, rows, relaying.move_all()).await?;
-    relaying.stop().await?;
-    let came = streams.count().await? - before;
-    ensure!(came >= rows, "{came} messages came to the stream");
-    for slot in [&bare, slot] {
+    let captured = moved(place, PumpProcess::start(order(Kind::Table, &table, false)).await?, streams).await?;
+    // Last: its marks are in the log too.
+    let relayed = moved(place, relaying, streams).await?;
+    for slot in [&bare, &table, slot] {
         relais_capture::Slot::new(slot)?.drop(&pool).await?;
     }
     pool.close().await;
-    Ok([received, appended, published])
+    Ok(Round { received, appended, captured, relayed })
+}
+
+/// What a process comes to that moves all rows into the stream.
+async fn moved(place: &Place<'_>, mut process: PumpProcess, streams: &impl StreamServer) -> Result<Throughput> {
+    let rows = place.plan.polled;
+    let before = streams.count().await?;
+    let throughput = captured::throughput(place, rows, process.move_all()).await?;
+    process.stop().await?;
+    let came = streams.count().await? - before;
+    ensure!(came >= rows, "{came} messages came to the stream");
+    Ok(throughput)
 }
 
 /// What one side comes to without the other.
