@@ -22,7 +22,7 @@ use crate::{
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
 pub fn run(filters: &[String]) -> Result<()> {
     let start = Instant::now();
-    let result = if filters.is_empty() { all() } else { some(filters, &[]) };
+    let result = if filters.is_empty() { all() } else { some(filters, None) };
     let verdict = if result.is_ok() { "passed" } else { "FAILED" };
     println!("test: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
     result
@@ -30,7 +30,7 @@ pub fn run(filters: &[String]) -> Result<()> {
 
 /// Runs one test in this environment, and shows what it prints.
 pub fn run_long(test: &str, environment: &[(&str, &str)]) -> Result<()> {
-    some(&[test.to_owned()], environment)
+    some(&[test.to_owned()], Some(environment))
 }
 
 /// What tests something else than the workspace's crates, with the binaries that have been built: it waits more than it
@@ -83,7 +83,7 @@ pub fn beside() -> Result<()> {
 }
 
 /// Runs the tests that some words mean, with what those need and nothing else.
-fn some(words: &[String], environment: &[(&str, &str)]) -> Result<()> {
+fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
     let Selection { whole, some, words, needs } = select::select(words)?;
     if needs.postgres {
         postgres::ensure_installed()?;
@@ -141,7 +141,7 @@ fn some(words: &[String], environment: &[(&str, &str)]) -> Result<()> {
         if needs.binary {
             tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
         }
-        if !environment.is_empty() {
+        if let Some(environment) = environment {
             tests.envs(environment.iter().copied()).arg("--nocapture");
         }
         execute(&mut tests)

@@ -104,6 +104,10 @@ async fn a_list_with_a_bad_message_stores_none_of_it(on: Backend) {
     link.expect_payload(&json!("marker")).await;
 }
 
+fn users(count: usize) -> Value {
+    (0..count).map(|number| format!("u{number}")).collect()
+}
+
 async fn what_is_refused_has_a_number_and_a_place(on: Backend) {
     let small = TestApp::builder(on).api(|api| api.max_body_bytes = 100_000).notifications(|_| {});
     let stage = Stage::start(small).await;
@@ -120,6 +124,8 @@ async fn what_is_refused_has_a_number_and_a_place(on: Backend) {
     for (draft, number, said) in [
         (with(&["routing", "audience", "targets"], json!([])), 400_015, "targets is empty"),
         (with(&["routing", "audience", "targets"], json!(["a\u{1}"])), 400_015, "control characters"),
+        (with(&["routing", "audience", "targets"], users(1001)), 400_015, "1001 targets"),
+        (with(&["routing", "audience", "targets"], users(1_000_000)), 413_001, "at most 100000 bytes"),
         (with(&["routing", "retry"], json!({"attempts": 1})), 400_015, "attempts must be 0"),
         (with(&["metadata"], json!({"expiration": "2020-01-01T00:00:00Z"})), 400_015, "in the past"),
         (with(&["metadata"], json!({"timestamp": "2999-01-01T00:00:00Z"})), 400_015, "in the future"),

@@ -36,6 +36,7 @@ macro_rules! on_one_store {
 
 mod acknowledge;
 mod chaos;
+mod clocks;
 mod emit;
 mod fan_in;
 mod hostile;

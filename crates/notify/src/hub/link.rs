@@ -187,9 +187,12 @@ impl OpenLink {
         if !self.first.is_empty() {
             return Some(std::mem::take(&mut self.first));
         }
-        let missed = self.missed().await;
-        if !missed.is_empty() {
-            return Some(missed);
+        if self.is_behind() {
+            // A link catches up once and then waits for long: what it needs for the one is not kept for the other.
+            let missed = Box::pin(self.missed()).await;
+            if !missed.is_empty() {
+                return Some(missed);
+            }
         }
         if matches!(self.place, Place::Ended) {
             return None;
@@ -204,7 +207,7 @@ impl OpenLink {
 
     /// The next frames that were missed; none when the link waits for what is new.
     pub(crate) async fn missed(&mut self) -> Vec<Arc<Frame>> {
-        while self.found.is_some() || matches!(self.place, Place::CatchingUp(_)) {
+        while self.is_behind() {
             match self.catch_up().await {
                 Ok(frames) if frames.is_empty() => {}
                 Ok(frames) => return frames,
@@ -215,6 +218,10 @@ impl OpenLink {
             }
         }
         Vec::new()
+    }
+
+    fn is_behind(&self) -> bool {
+        self.found.is_some() || matches!(self.place, Place::CatchingUp(_))
     }
 
     /// The next page of what was missed.

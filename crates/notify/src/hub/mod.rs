@@ -542,6 +542,8 @@ pub(crate) fn with_claims(mut scope: UserScope, claims: &[AudienceKey]) -> UserS
             scope.belongs.push(Belonging { key: key.clone(), since: None });
         }
     }
+    // It is kept for as long as its link.
+    scope.belongs.shrink_to_fit();
     scope
 }
 
