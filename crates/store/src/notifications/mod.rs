@@ -382,7 +382,8 @@ impl<D: Database> Verbs<D> {
             return Ok(true);
         }
         let keys: Vec<AudienceKey> = targets.iter().map(|target| AudienceKey::new(kind, target)).collect();
-        Ok(session.count_awaited(&keys, i64::MAX, Uuid::nil()).await? > 0)
+        // Nobody has acknowledged a message that there is not. Any fixed id may be that of one.
+        Ok(session.count_awaited(&keys, i64::MAX, Uuid::now_v7()).await? > 0)
     }
 
     async fn lock_one(&self, id: Uuid, client: Option<String>) -> Result<(D::Session, NotificationRow), ChangeRefused> {
@@ -406,8 +407,9 @@ impl<D: Database> Verbs<D> {
         }
         let replaced_by = replacement.as_ref().map(|new| new.notification.metadata.id);
         Self::settle(session, row, AckEvent::Withdraw, jiff::Timestamp::MIN, &mut written).await?;
+        // Who withdraws what was replaced already changes nothing.
         for change in &mut written.states {
-            change.replaced_by = replaced_by;
+            change.replaced_by = replaced_by.or(change.replaced_by);
         }
         if let Some(new) = replacement {
             let Audience { kind, targets } = &new.notification.routing.audience;
