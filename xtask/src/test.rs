@@ -17,6 +17,7 @@ use crate::{
     cargo::{self, cargo, run as execute},
     chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_browser, sdk_javascript, sdk_python,
     select::{self, Selection, Target},
+    valkey,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -94,6 +95,7 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
     if needs.redis {
         packages::ensure(&["redis-server"])?;
     }
+    let valkey = if needs.valkey { Some(valkey::ensure()?) } else { None };
     if needs.binary {
         packages::ensure(&["curl", "faketime", "jq", "openssl", "python3"])?;
     }
@@ -133,6 +135,7 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         tests.args(FEATURES).args(kafka.clone()).args(targets).arg("--").args(words);
         tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
         tests.envs(postgres_18.as_ref().map(|programs| (postgres::VARIABLE_18, programs)));
+        tests.envs(valkey.as_ref().map(|program| (valkey::VARIABLE, program)));
         tests.envs(broker.as_ref().map(|url| (rabbitmq::VARIABLE, url)));
         tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
         if let Some((python, javascript)) = &languages {
@@ -162,6 +165,7 @@ fn all() -> Result<()> {
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
     let postgres_18 = postgres::ensure_18()?;
+    let valkey = valkey::ensure()?;
     // The dashboard and the browser library are looked at in a real browser.
     let axe = browser::ensure_installed()?;
     sdk_browser::ensure_installed()?;
@@ -179,7 +183,7 @@ fn all() -> Result<()> {
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     tests.args(FEATURES);
-    tests.env(postgres::VARIABLE_18, &postgres_18);
+    tests.env(postgres::VARIABLE_18, &postgres_18).env(valkey::VARIABLE, &valkey);
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);

@@ -1,10 +1,12 @@
-//! A private Redis: its own port, its own data, and nobody minds when it is killed.
+//! A private Redis or Valkey: its own port, its own data, and nobody minds when it is killed.
 //!
 //! Every write is on disk before it is answered (`appendfsync always`), so that streams and pending lists survive a
 //! kill -9, and a test that loses something has found something. Runs the machine's own `redis-server` and does not
-//! install it (package `redis-server`). Does not speak Redis beyond "is it ready".
+//! install it (package `redis-server`); Valkey is the program that [`VALKEY_VARIABLE`] names. Speaks as little Redis as can
+//! be.
 
 use std::{
+    ffi::OsString,
     net::{Ipv4Addr, SocketAddr},
     process::Command,
     time::Duration,
@@ -19,24 +21,66 @@ use tokio::{
 
 use crate::{free_port, guardian::Scratch, lifecycle::Lifecycle};
 
+/// Names the program of Valkey. `cargo xtask test` fetches it and sets this.
+pub const VALKEY_VARIABLE: &str = "RELAIS_TEST_VALKEY";
+
 /// A start takes 0.05 s; the reading of much data, on a busy machine, some seconds.
 const READY: Duration = Duration::from_secs(30);
+
+/// Every write is on disk before it is answered.
+const DURABLE: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""];
 
 /// A server that runs until it is stopped, killed or dropped.
 #[derive(Debug)]
 pub struct RedisServer {
     life: Lifecycle,
     port: u16,
+    program: OsString,
+    settings: Vec<String>,
 }
 
 impl RedisServer {
     /// Starts a server and waits until it answers.
     pub async fn start() -> Result<Self> {
+        Self::start_with(&DURABLE).await
+    }
+
+    /// Starts one with these settings, which say all about what is on disk.
+    pub async fn start_with(settings: &[&str]) -> Result<Self> {
+        Self::start_program("redis-server".into(), settings).await
+    }
+
+    /// Starts a Valkey.
+    pub async fn start_valkey() -> Result<Self> {
+        let program = std::env::var_os(VALKEY_VARIABLE).unwrap_or_else(|| "valkey-server".into());
+        let started = Self::start_program(program, &DURABLE).await;
+        started.with_context(|| {
+            format!("is there a Valkey? Run `cargo xtask test`, or name its valkey-server in {VALKEY_VARIABLE}")
+        })
+    }
+
+    async fn start_program(program: OsString, settings: &[&str]) -> Result<Self> {
         let directory = Scratch::create(&std::env::temp_dir(), "relais-test-redis-")?;
         let life = Lifecycle::new("Redis", Signal::TERM, READY, directory);
-        let mut server = Self { life, port: free_port().context("find a port for Redis")? };
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut server = Self { life, port: free_port().context("find a port for Redis")?, program, settings };
         server.launch().await?;
         Ok(server)
+    }
+
+    /// Sends one command of words without blanks, such as `FLUSHALL`; answers the first line of what comes.
+    pub async fn tell(&self, command: &str) -> Result<String> {
+        Ok(self.tell_all(command).await?.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// The same for one who needs a password.
+    pub async fn tell_with(&self, password: &str, command: &str) -> Result<String> {
+        exchange(self.addr(), &format!("AUTH {password}\r\n{command}")).await
+    }
+
+    /// Sends one, and answers all that comes.
+    pub async fn tell_all(&self, command: &str) -> Result<String> {
+        exchange(self.addr(), command).await
     }
 
     /// How to connect to it.
@@ -82,16 +126,17 @@ impl RedisServer {
     }
 
     async fn launch(&mut self) -> Result<()> {
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(&self.program);
         command
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1"])
             .arg("--dir")
             .arg(self.life.directory())
-            .args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"]);
+            .args(["--daemonize", "no"])
+            .args(&self.settings);
         // Ready is when it answers a PING with a PONG: while it reads its data, it answers with an error.
         let address = self.addr();
-        let is_ready = async || match ping(address).await {
+        let is_ready = async || match exchange(address, "PING").await {
             Ok(answer) if answer.starts_with("+PONG") => Ok(()),
             Ok(answer) => Err(answer),
             Err(error) => Err(error.to_string()),
@@ -101,11 +146,11 @@ impl RedisServer {
     }
 }
 
-/// By hand: a Redis client would be a heavy dependency for one word.
-async fn ping(address: SocketAddr) -> Result<String> {
+/// By hand: a Redis client would be a heavy dependency for a few words.
+async fn exchange(address: SocketAddr, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"PING\r\n").await?;
-    let mut answer = [0; 64];
-    let count = stream.read(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer[..count]).into_owned())
+    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
