@@ -52,7 +52,7 @@ pub use operate::{
     trend::Trend,
     waiting::WaitReason,
 };
-pub use readiness::NotReady;
+pub use readiness::{InTrouble, NotReady};
 pub use relais_group_commit::BatchOptions;
 pub use relais_handler::{Context, HandlerError, Verdict, trace};
 pub use relais_protocol as protocol;

@@ -130,6 +130,7 @@ catalogue! {
     all_well: "All is well", "Tout va bien";
     trouble_broker: "The broker does not take messages: {why}", "Le courtier ne prend pas de messages : {why}";
     trouble_bus: "The event bus is not connected: {why}", "Le bus d’événements n’est pas connecté : {why}";
+    trouble_part: "The {part} are in trouble: {why}", "Les {part} ont un problème : {why}";
     trouble_no_worker: "{service}: {n} tasks wait and no worker has been heard of", "{service} : {n} tâches attendent et aucun worker ne s’est manifesté";
     trouble_slow: "{service}: the oldest task has waited for {t}", "{service} : la plus ancienne tâche attend depuis {t}";
     trouble_failing: "{service}: {n} of {of} tasks failed in the last 15 minutes", "{service} : {n} tâches sur {of} ont échoué ces 15 dernières minutes";

@@ -149,6 +149,8 @@ impl Engine {
         let outboxes = self.outboxes().map(|outboxes| outboxes.in_trouble()).unwrap_or_default();
         let captures = self.captures().map(|captures| captures.in_trouble()).unwrap_or_default();
         let outboxes = outboxes.into_iter().map(|(name, why)| format!("outbox {name}: {why}"));
-        outboxes.chain(captures.into_iter().map(|(name, why)| format!("capture {name}: {why}"))).collect()
+        let captures = captures.into_iter().map(|(name, why)| format!("capture {name}: {why}"));
+        let others = self.0.readiness.in_trouble().into_iter().map(|(part, why)| format!("{part}: {why}"));
+        outboxes.chain(captures).chain(others).collect()
     }
 }

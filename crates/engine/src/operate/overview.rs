@@ -54,6 +54,13 @@ pub enum Trouble {
     },
     /// The event bus does not work: why.
     Bus(String),
+    /// Another part of the server does not work.
+    Part {
+        /// Which.
+        part: &'static str,
+        /// Why.
+        why: String,
+    },
     /// Tasks wait, and no worker has been heard of.
     NoWorker {
         /// The service.
@@ -143,7 +150,9 @@ impl Trouble {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::Broker(_) | Self::Lost { .. } | Self::NoWorker { .. } | Self::Overdue { .. } => Severity::Bad,
+            Self::Broker(_) | Self::Lost { .. } | Self::NoWorker { .. } | Self::Overdue { .. } | Self::Part { .. } => {
+                Severity::Bad
+            }
             Self::Instance { undecided: true, .. } => Severity::Bad,
             Self::Failing { failed, ended, .. } if failed * 2 > *ended => Severity::Bad,
             Self::Full { pending, capacity, .. } if *pending >= u64::from(*capacity) => Severity::Bad,
@@ -209,6 +218,7 @@ impl Engine {
         if let Some(error) = bus.error.filter(|_| !bus.healthy) {
             troubles.push(Trouble::Bus(error));
         }
+        troubles.extend(self.0.readiness.in_trouble().into_iter().map(|(part, why)| Trouble::Part { part, why }));
         let mut services = Vec::new();
         for service in snapshot.declared.services_by_name() {
             let state = service_state(service, &backlog);

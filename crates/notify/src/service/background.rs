@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use relais_core::StoreError;
+
 use super::{AT_ONCE, NotificationOptions, Notifications};
 use crate::Tickets;
 
@@ -21,11 +23,14 @@ impl Notifications {
                     if std::mem::take(&mut told) {
                         tracing::info!("the log of notifications is read again");
                     }
+                    self.note_trouble(None);
                 }
                 Err(error) => {
+                    let why = reason(&error);
                     if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(%error, "the log of notifications can not be read; links wait");
+                        tracing::warn!(error = why, "the log of notifications can not be read; links wait");
                     }
+                    self.note_trouble(Some(why));
                 }
             }
             tokio::select! {
@@ -33,6 +38,15 @@ impl Notifications {
                 () = tokio::time::sleep(self.0.options.sweep) => {}
             }
         }
+    }
+
+    fn note_trouble(&self, trouble: Option<String>) {
+        metrics::gauge!("relais_notification_log_up").set(if trouble.is_none() { 1.0 } else { 0.0 });
+        self.0.trouble.send_if_modified(|known| {
+            let is_new = *known != trouble;
+            *known = trouble;
+            is_new
+        });
     }
 
     /// The key of tickets is that of all processes.
@@ -112,5 +126,13 @@ impl Notifications {
                 }
             }
         }
+    }
+}
+
+/// What the store says, and what it says of why.
+fn reason(error: &StoreError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }

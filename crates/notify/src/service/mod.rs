@@ -113,6 +113,8 @@ struct Inner {
     log_bell: Notify,
     timer_bell: Notify,
     keys_bell: Notify,
+    /// Why the log can not be read, if it can not.
+    trouble: watch::Sender<Option<String>>,
     stopping: CancellationToken,
     tracker: TaskTracker,
 }
@@ -190,6 +192,7 @@ impl Notifications {
             log_bell: Notify::new(),
             timer_bell: Notify::new(),
             keys_bell: Notify::new(),
+            trouble: watch::channel(None).0,
             stopping,
             tracker,
         };
@@ -226,6 +229,11 @@ impl Notifications {
                 () = stopping.cancelled() => {}
             }
         });
+    }
+
+    /// Why the log can not be read at present, as that changes.
+    pub fn follow_trouble(&self) -> watch::Receiver<Option<String>> {
+        self.0.trouble.subscribe()
     }
 
     /// The database's time, as far as this process knows it.

@@ -79,6 +79,9 @@ fn told(visitor: &Visitor, trouble: &Trouble) -> (String, String) {
     match trouble {
         Trouble::Broker(why) => (fill(words.trouble_broker, &[("why", why)]), "/ui/services".to_owned()),
         Trouble::Bus(why) => (fill(words.trouble_bus, &[("why", why)]), "/ui/events".to_owned()),
+        Trouble::Part { part, why } => {
+            (fill(words.trouble_part, &[("part", part), ("why", why)]), format!("/ui/{part}"))
+        }
         Trouble::NoWorker { service, pending } => {
             (fill(words.trouble_no_worker, &[("service", service), ("n", &n(*pending))]), service_page(service))
         }
