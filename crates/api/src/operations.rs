@@ -29,7 +29,7 @@ use crate::{
 pub(crate) struct Health {
     /// `ok`.
     status: &'static str,
-    /// What an operator should look at all the same, such as an outbox that can not be published.
+    /// What an operator should look at all the same, such as an outbox that can not be published, or notifications.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) async fn healthz() -> Json<Health> {
 /// Can it take requests?
 ///
 /// Not while the store is away, nor before the declarations file, if there is one, was applied once, nor once the server
-/// is told to stop. An outbox in trouble is named in `notes`, and the process is ready.
+/// is told to stop. An outbox in trouble, or notifications whose Redis is away, are named in `notes`, and the process is ready.
 #[utoipa::path(get, path = "/readyz", operation_id = "checkReadiness",
     tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {

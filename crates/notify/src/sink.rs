@@ -34,6 +34,8 @@ pub struct NotificationSinkOptions {
     pub kind: NotificationType,
     /// How long a batch may take.
     pub timeout: Duration,
+    /// What it means that a notification is stored: on disk in a database, perhaps less elsewhere.
+    pub durability: Durability,
 }
 
 /// The audience of a message.
@@ -183,9 +185,8 @@ fn outcome(error: &NotifyError) -> PublishOutcome {
 
 #[async_trait]
 impl Sink for NotificationSink {
-    /// They are in the database.
     fn durability(&self) -> Durability {
-        Durability::Disk
+        self.options.durability
     }
 
     async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {

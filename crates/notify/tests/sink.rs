@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use relais_message::{Message, PublishOutcome, RoutedMessage, Sink, Template};
+use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink, Template};
 use relais_notify::{
     AudienceMapping, EntryContent, Identities, NotificationOptions, NotificationSink, NotificationSinkOptions,
     NotificationStore, NotificationType, Notifications, StoredNotification,
@@ -58,6 +58,7 @@ fn sink(notifications: &Notifications, source: &str, audience: Option<AudienceMa
         audience,
         kind: NotificationType::Realtime,
         timeout: Duration::from_secs(5),
+        durability: Durability::Disk,
     };
     NotificationSink::new(notifications.clone(), options)
 }

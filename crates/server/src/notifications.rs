@@ -1,16 +1,22 @@
-//! Notifications in the server: their options, and the keys that their users' tokens are verified with.
+//! Notifications in the server: where they are kept, their options, and the keys that their users' tokens are verified with.
 
 use std::{fs, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use relais_callback::DocumentFetcher;
+use relais_engine::{Engine, chain};
+use relais_message::Durability;
 use relais_notify::{
     ClaimRules, HubOptions, Identities, NotificationLimits, NotificationOptions, NotificationStore, Notifications,
     TokenKeys, TokenVerifier, VerifierOptions,
 };
+use relais_notify_redis::{Fsync, RedisNotificationOptions, RedisNotifications};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, NotificationsConfig, Role};
+use crate::{
+    cli::install_tls_provider,
+    config::{Config, NotificationsConfig, NotificationsStore, Role},
+};
 
 /// A JWKS is read anew this often although no token asked for it: keys may be taken out of it.
 const REFRESH: Duration = Duration::from_secs(15 * 60);
@@ -20,6 +26,97 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// The largest JWKS, in bytes.
 const LARGEST_JWKS: usize = 1 << 20;
+
+/// Where notifications are kept.
+pub(crate) enum Kept {
+    /// In the database.
+    InDatabase(Arc<dyn NotificationStore>),
+    /// In Redis, and whether each change is on its disk.
+    InRedis(RedisNotifications, Durability),
+}
+
+impl Kept {
+    /// As the configuration says. A Redis that is away does not keep the server from starting, as a PostgreSQL does not; one
+    /// that refuses does.
+    pub(crate) async fn open(config: &Config, in_database: Arc<dyn NotificationStore>) -> anyhow::Result<Self> {
+        if config.notifications.store == NotificationsStore::Database {
+            return Ok(Self::InDatabase(in_database));
+        }
+        install_tls_provider();
+        let url = config.notifications_redis().map_err(anyhow::Error::msg)?;
+        let options = RedisNotificationOptions {
+            prefix: config.notifications.redis_prefix.clone(),
+            ..RedisNotificationOptions::default()
+        };
+        let redis = RedisNotifications::new(url.expose(), options)
+            .with_context(|| format!("notifications can not be kept on the Redis {url}"))?;
+        let durability = match redis.inspect().await {
+            Ok(safety) => {
+                tracing::info!(redis = %url, "notifications are kept on {safety}");
+                safety.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+                if safety.fsync == Fsync::Always { Durability::Disk } else { Durability::HandedOver }
+            }
+            Err(error) if RedisNotifications::is_refused(&error) => {
+                bail!("notifications can not be kept on the Redis {url}: {}", chain(&error))
+            }
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(redis = %url, error, "notifications are answered with 503 until Redis is there");
+                Durability::HandedOver
+            }
+        };
+        Ok(Self::InRedis(redis, durability))
+    }
+
+    pub(crate) fn store(&self) -> Arc<dyn NotificationStore> {
+        match self {
+            Self::InDatabase(store) => Arc::clone(store),
+            Self::InRedis(redis, _) => Arc::new(redis.clone()),
+        }
+    }
+
+    /// What it means for an outbox or a capture that a notification is stored.
+    pub(crate) const fn durability(&self) -> Durability {
+        match self {
+            Self::InDatabase(_) => Durability::Disk,
+            Self::InRedis(_, durability) => *durability,
+        }
+    }
+
+    /// Tells the service of new entries, and an operator of trouble, until the server stops.
+    pub(crate) fn attend(self, notifications: &Notifications, engine: &Engine, stop: &CancellationToken) {
+        let listener = Arc::new(notifications.clone());
+        let following = async move {
+            match self {
+                // The store says so with the wake-ups of tasks.
+                Self::InDatabase(_) => std::future::pending().await,
+                Self::InRedis(redis, _) => redis.follow(listener).await,
+            }
+        };
+        let telling = tell_trouble(notifications.clone(), engine.clone());
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = following => {}
+                () = telling => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+/// Says in the readiness and in the overview why the log can not be read.
+async fn tell_trouble(notifications: Notifications, engine: Engine) {
+    let mut trouble = notifications.follow_trouble();
+    loop {
+        let why = trouble.borrow_and_update().clone();
+        let told = why.map(|why| engine.in_trouble("notifications", why));
+        if trouble.changed().await.is_err() {
+            return;
+        }
+        drop(told);
+    }
+}
 
 /// Starts the service.
 pub(crate) fn start(

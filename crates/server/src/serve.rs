@@ -97,9 +97,13 @@ impl Server {
         options.bus = events::bus_options(config, &store)?;
         // Callbacks and relays emit notifications too.
         let uses_them = [Role::Api, Role::Notifications, Role::Callbacks, Role::Relay];
-        let notifications = match uses_them.into_iter().any(|role| config.server.has(role)) {
-            true => Some(notifications::start(config, stored, &stop)?),
-            false => None,
+        let (kept, notifications) = match uses_them.into_iter().any(|role| config.server.has(role)) {
+            true => {
+                let kept = notifications::Kept::open(config, stored).await?;
+                let notifications = notifications::start(config, kept.store(), &stop)?;
+                (Some(kept), Some(notifications))
+            }
+            false => (None, None),
         };
         if let Some(notifications) = &notifications {
             let sender = NotificationCallbackSender::new(notifications.clone());
@@ -110,7 +114,7 @@ impl Server {
             http: http_sender_options(config),
             bus: options.bus.bus.clone(),
             max_body_bytes: config.server.max_body_bytes,
-            notifications: notifications.clone(),
+            notifications: notifications.clone().zip(kept.as_ref().map(notifications::Kept::durability)),
         }));
         let resources = RelayResources { sinks: Arc::clone(&sinks) as _, spool: spool(config).await? };
         let outboxes = Outboxes::new(Arc::clone(&relays), resources.clone(), process_name(config));
@@ -119,8 +123,9 @@ impl Server {
         options.captures = Some(Arc::new(captures.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
-        if let Some(notifications) = &notifications {
+        if let (Some(kept), Some(notifications)) = (kept, &notifications) {
             engine.pass_on_wakeups_to(Arc::new(notifications.clone()));
+            kept.attend(notifications, &engine, &stop);
         }
         if prepared {
             match engine.refresh().await {
@@ -515,6 +520,10 @@ fn describe_metrics() {
     histogram!(
         "relais_notification_delivery_seconds",
         "From when a notification was appended to the log, by the database's clock, until this process had queued it for its open links: once for each sending that reached a link."
+    );
+    gauge!(
+        "relais_notification_log_up",
+        "Whether this process can read the log of notifications, in the database or in Redis."
     );
     gauge!("relais_notification_log_behind", "Entries of the log that this process has not passed on to links yet.");
     counter!("relais_notification_emitted_total", "Notifications that were emitted by way of this process.");

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use relais_bus::{Bus, BusSink, BusSinkOptions};
 use relais_callback::{HttpSenderOptions, HttpSink, HttpSinkOptions};
 use relais_engine::{Engine, TaskSink, TaskSinkOptions};
-use relais_message::{Sink, Template};
+use relais_message::{Durability, Sink, Template};
 use relais_messaging::{
     rabbitmq::{Broker, BrokerOptions, BrokerState, RabbitMqSink},
     redis::{RedisSink, RedisSinkOptions},
@@ -38,7 +38,7 @@ pub struct SinkOptions {
     /// The largest body of a task.
     pub max_body_bytes: usize,
     /// Notifications, if this process has them.
-    pub notifications: Option<Notifications>,
+    pub notifications: Option<(Notifications, Durability)>,
 }
 
 /// Makes the sinks of outboxes and captures.
@@ -78,7 +78,7 @@ impl Sinks {
         declared: &NotificationSinkDeclaration,
         source: &str,
     ) -> Result<NotificationSink, SinkError> {
-        let Some(notifications) = &self.options.notifications else {
+        let Some((notifications, durability)) = &self.options.notifications else {
             return Err(away(
                 "notifications",
                 "this process has neither the role `api` nor `notifications`".to_owned(),
@@ -99,6 +99,7 @@ impl Sinks {
                 Some(_) => return Err(wrong("notifications/type", "must be REALTIME, SYSTEM or NOTIFICATION")),
             },
             timeout: NOTIFICATION_TIMEOUT,
+            durability: *durability,
         };
         Ok(NotificationSink::new(notifications.clone(), options))
     }

@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 26] = [
+const MAY_KNOW: [(&str, &[&str]); 27] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -40,6 +40,8 @@ const MAY_KNOW: [(&str, &[&str]); 26] = [
         &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
     ),
     ("relais-notify", &["relais-core", "relais-group-commit", "relais-message"]),
+    // The port of notifications on Redis, beside the one on databases.
+    ("relais-notify-redis", &["relais-core", "relais-notify"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
@@ -74,6 +76,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-engine",
     "relais-relay",
     "relais-notify",
+    "relais-notify-redis",
     "relais-api",
     "relais-worker",
     "relais-scaler",
@@ -97,6 +100,7 @@ const EVERYTHING: &[&str] = &[
     "relais-engine",
     "relais-relay",
     "relais-notify",
+    "relais-notify-redis",
     "relais-api",
     "relais-worker",
     "relais-scaler",

@@ -335,7 +335,10 @@ fn shown(key: &str, value: &Value) -> String {
         ("admin.token" | "admin.operators" | "database.encryption_keys" | "redis.password", _) => {
             values::MASK.to_owned()
         }
-        ("database.url" | "broker.url" | "broker.management_url" | "redis.url", Value::String(url)) => {
+        (
+            "database.url" | "broker.url" | "broker.management_url" | "redis.url" | "notifications.redis_url",
+            Value::String(url),
+        ) => {
             format!("{:?}", values::mask_url(url))
         }
         (_, value) => value.to_string(),

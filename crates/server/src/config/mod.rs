@@ -24,7 +24,7 @@ pub use self::{
     error::{ConfigError, Origin, Origins},
     events::{EventsConfig, EventsMode, EventsPublish, RedisConfig},
     load::{Setting, environment, load},
-    notifications::NotificationsConfig,
+    notifications::{NotificationsConfig, NotificationsStore},
     show::show,
     values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, OperatorEntry, Role, Secret},
     warnings::warnings,

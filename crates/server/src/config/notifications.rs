@@ -3,12 +3,21 @@
 use relais_protocol::HumanDuration;
 use serde::{Deserialize, Serialize};
 
-use super::values::Secret;
+use super::{
+    Config,
+    values::{RedisUrl, Secret},
+};
 
 /// How notifications are kept and served, and who their users are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotificationsConfig {
+    /// Where they are kept.
+    pub store: NotificationsStore,
+    /// The Redis that keeps them; empty: that of `[redis]`.
+    pub redis_url: RedisUrl,
+    /// What its keys begin with.
+    pub redis_prefix: String,
     /// How long a user has to acknowledge before a message is sent again.
     pub ack_timeout: HumanDuration,
     /// How long the log is kept.
@@ -41,6 +50,26 @@ pub struct NotificationsConfig {
     pub token_user_claim: String,
     /// The claim that names the user's audiences.
     pub token_audiences_claim: String,
+}
+
+/// Where notifications are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotificationsStore {
+    /// In the database.
+    Database,
+    /// In Redis.
+    Redis,
+}
+
+impl Config {
+    /// The Redis of notifications; on this machine if none is given.
+    pub fn notifications_redis(&self) -> Result<RedisUrl, String> {
+        match self.notifications.redis_url.is_empty() {
+            true => self.redis.address(),
+            false => Ok(self.notifications.redis_url.clone()),
+        }
+    }
 }
 
 impl NotificationsConfig {

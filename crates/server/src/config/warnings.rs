@@ -4,7 +4,7 @@
 
 use relais_protocol::HumanDuration;
 
-use super::{Config, EventsMode, Origin, Role};
+use super::{Config, EventsMode, NotificationsStore, Origin, Role, values::RedisUrl};
 
 /// What is risky about the configuration, one sentence each, for the log.
 pub fn warnings(config: &Config) -> Vec<String> {
@@ -60,6 +60,10 @@ fn store(config: &Config, found: &mut Vec<String>) {
     }
     if !database.url.is_sqlite() && config.events.enabled && config.events.mode == EventsMode::InMemory {
         found.push("events.mode is in_memory: what other processes do is not seen on this one's event bus".to_owned());
+    }
+    if config.notifications.store == NotificationsStore::Database && !config.notifications.redis_url.is_empty() {
+        found
+            .push("notifications.redis_url is set without notifications.store = \"redis\" and does nothing".to_owned());
     }
     if declarations.prune && declarations.file.is_empty() {
         found.push("declarations.prune is set without declarations.file and does nothing".to_owned());
@@ -150,8 +154,10 @@ fn readable_by_others(config: &Config) -> Option<String> {
     let token = from_file("admin.token") && !config.admin.token.is_empty()
         || from_file("admin.operators") && !config.admin.operators.is_empty()
         || from_file("database.encryption_keys") && !config.database.encryption_keys.is_empty();
+    let has_password = |url: &RedisUrl| url.to_string() != url.expose();
     let redis = from_file("redis.password") && !config.redis.password.is_empty()
-        || from_file("redis.url") && config.redis.url.to_string() != config.redis.url.expose();
+        || from_file("redis.url") && has_password(&config.redis.url)
+        || from_file("notifications.redis_url") && has_password(&config.notifications.redis_url);
     let password = from_file("database.url") && config.database.url.to_string() != config.database.url.expose();
     let path = config.origins.file.as_ref().filter(|_| token || password || redis)?;
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
@@ -196,6 +202,7 @@ mod tests {
             (&[("RELAIS_AUTH_BCRYPT_PARALLEL", "100000")], "more than this machine has cores"),
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
+            (&[("RELAIS_NOTIFICATIONS_REDIS_URL", "redis://h/")], "does nothing"),
             (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("EVENTBUS_MODE", "in_memory")], "is not seen"),
             (&[("RELAIS_RELAY_SPOOL_DIR", "/s"), ("RELAIS_RELAY_SPOOL_MAX_BYTES", "1048576")], "never room for one"),
             (&[("RELAIS_SCALER_KEY", "tls.key")], "do nothing"),
