@@ -23,7 +23,8 @@ use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
 use relais_http::ServeOptions;
 use relais_notify::{Identities, NotificationOptions, NotificationStore, Notifications};
-use relais_testkit::TestDatabase;
+use relais_notify_redis::{RedisNotificationOptions, RedisNotifications};
+use relais_testkit::{RedisServer, TestDatabase};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
@@ -48,12 +49,24 @@ pub enum Backend {
     Sqlite,
     /// A fresh database on a real server.
     Postgres,
+    /// The same, with notifications in a Redis of its own.
+    Redis,
 }
 
 /// What keeps the database alive.
 enum Keeper {
-    Folder { _folder: tempfile::TempDir },
-    Database { _database: Box<TestDatabase> },
+    Folder {
+        _folder: tempfile::TempDir,
+    },
+    Database {
+        _database: Box<TestDatabase>,
+    },
+    /// The tests may kill the server of notifications.
+    WithRedis {
+        _database: Box<TestDatabase>,
+        redis: Box<tokio::sync::Mutex<RedisServer>>,
+        url: String,
+    },
 }
 
 /// How many requests are under way, by path.
@@ -115,9 +128,17 @@ impl TestApp {
         }
     }
 
-    /// Another instance on the database of this one, which must be on PostgreSQL.
+    /// Another instance on the database of this one, which must not be on SQLite.
     pub fn beside(&self) -> Builder {
         Builder { beside: Some((self.database.clone(), Arc::clone(&self.keeper))), ..Self::builder(Backend::Postgres) }
+    }
+
+    /// The server of its notifications, to be killed.
+    pub async fn redis(&self) -> tokio::sync::MutexGuard<'_, RedisServer> {
+        match &*self.keeper {
+            Keeper::WithRedis { redis, .. } => redis.lock().await,
+            Keeper::Folder { .. } | Keeper::Database { .. } => panic!("its notifications are in the database"),
+        }
     }
 
     /// Its notifications, which it was started with.
@@ -247,9 +268,22 @@ impl Builder {
                 let database = TestDatabase::create().await?;
                 (database.url().to_owned(), Arc::new(Keeper::Database { _database: Box::new(database) }))
             }
+            (None, Backend::Redis) => {
+                let (database, redis) = (TestDatabase::create().await?, RedisServer::start().await?);
+                let (url, at) = (database.url().to_owned(), redis.url());
+                let redis = Box::new(tokio::sync::Mutex::new(redis));
+                (url, Arc::new(Keeper::WithRedis { _database: Box::new(database), redis, url: at }))
+            }
         };
-        let relais_store::Ports { store, relays, notifications: notification_store } =
+        let relais_store::Ports { store, relays, notifications: mut notification_store } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
+        let redis = match &*keeper {
+            Keeper::WithRedis { url, .. } => Some(RedisNotifications::new(url, RedisNotificationOptions::default())?),
+            Keeper::Folder { .. } | Keeper::Database { .. } => None,
+        };
+        if let Some(redis) = &redis {
+            notification_store = Arc::new(redis.clone());
+        }
         if self.migrate {
             store.migrate().await?;
         }
@@ -271,7 +305,11 @@ impl Builder {
             .then(|| Notifications::start(Arc::clone(&notification_store), identities, options));
         let mut api = self.api;
         if let Some(notifications) = &notifications {
-            store.listen(Arc::new(notifications.clone()));
+            match redis {
+                // Ends with the test's runtime.
+                Some(redis) => drop(tokio::spawn(redis.follow(Arc::new(notifications.clone())))),
+                None => store.listen(Arc::new(notifications.clone())),
+            }
             let origins = vec![ORIGIN.to_owned()];
             api.notifications = Some(NotificationRoutes { notifications: notifications.clone(), origins });
         }

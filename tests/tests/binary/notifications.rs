@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use relais_tests::{chaos::Api, instance::Instance};
+use relais_testkit::{RedisServer, free_port};
+use relais_tests::{
+    chaos::Api,
+    instance::{Instance, command},
+};
 use serde_json::{Value, json};
 
 use crate::{Said, relais, sqlite, type_in, until};
@@ -175,6 +179,69 @@ async fn what_a_message_says_can_not_steer_the_terminal() -> Result<()> {
         let said = type_in(&server, line)?.data()?;
         let steers = |c: char| (c.is_control() && c != '\n') || ['\u{202e}', '\u{2066}'].contains(&c);
         assert!(said.contains("evil") && !said.contains(steers), "{said:?}");
+    }
+    Ok(())
+}
+
+/// The settings of notifications in this Redis.
+fn in_redis(folder: &Path, url: &str) -> relais_tests::instance::InstanceOptions {
+    let options = Instance::options(sqlite(folder)).env("RELAIS_NOTIFICATIONS_STORE", "redis");
+    options.env("RELAIS_NOTIFICATIONS_REDIS_URL", url)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_away_is_named_and_everything_else_works() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut redis = RedisServer::start().await?;
+    redis.kill9()?;
+    let mut server = in_redis(folder.path(), &redis.url()).start().await?;
+    let api = Api::admin(server.url())?;
+    let ready = async || anyhow::Ok(api.get("/readyz").await?.body);
+    let is_named = |body: &Value| body["notes"][0].as_str().is_some_and(|note| note.starts_with("notifications: "));
+    until("it is named", async || Ok(is_named(&ready().await?))).await?;
+    let metrics = reqwest::get(format!("{}/metrics", server.url())).await?.text().await?;
+    assert!(metrics.contains("relais_notification_log_up 0"), "{metrics}");
+    let refusal = type_in(&server, "notification send --to USER:ann")?.refusal()?;
+    assert!(refusal.contains("503001"), "{refusal}");
+    type_in(&server, "service list")?.data()?;
+
+    redis.restart().await?;
+    until("it is well", async || Ok(ready().await? == json!({"status": "ok"}))).await?;
+    send(&server, "--to USER:ann --title Hello")?;
+    assert!(type_in(&server, "notification list")?.data()?.contains("USER:ann"));
+    let log = server.process().stderr()?;
+    assert!(log.contains("answered with 503 until Redis is there") && log.contains("is read again"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_refuses_ends_the_start_and_one_that_forgets_gives_a_warning() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let redis =
+        RedisServer::start_with(&["--appendonly", "no", "--save", "", "--maxmemory-policy", "allkeys-lru"]).await?;
+    let mut server = in_redis(folder.path(), &redis.url()).start().await?;
+    let log = server.process().stderr()?;
+    assert!(log.contains("set appendonly to yes and appendfsync to always"), "{log}");
+    assert!(log.contains("set maxmemory-policy to noeviction"), "{log}");
+    drop(server);
+    redis.tell("CONFIG SET requirepass hush").await?;
+    for (name, value, expected) in [
+        ("RELAIS_NOTIFICATIONS_REDIS_URL", redis.url(), "can not be kept on the Redis"),
+        (
+            "RELAIS_NOTIFICATIONS_REDIS_URL",
+            redis.url().replace("//", "//:wrong@"),
+            "can not be kept on the Redis redis://:***@",
+        ),
+        ("RELAIS_NOTIFICATIONS_REDIS_URL", "http://u:hush@there".to_owned(), "expected `redis://"),
+        ("RELAIS_NOTIFICATIONS_REDIS_PREFIX", "a{b}".to_owned(), "the prefix of the keys must not be empty"),
+        ("RELAIS_NOTIFICATIONS_STORE", "kafka".to_owned(), "expected `database` or `redis`"),
+    ] {
+        let listen = format!("127.0.0.1:{}", free_port()?);
+        let mut serve = command()?;
+        serve.args(["serve", "--listen", &listen]).env("RELAIS_DATABASE_URL", sqlite(folder.path()));
+        serve.env("RELAIS_NOTIFICATIONS_STORE", "redis").env("RELAIS_NOTIFICATIONS_REDIS_URL", redis.url());
+        let refusal = Said::of(&serve.env(name, value).current_dir(folder.path()).output()?).refusal()?;
+        assert!(refusal.contains(expected) && !refusal.contains("hush"), "{refusal}");
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The promises of notifications, tested by emitters and by the pages of users.
 //!
-//! Tests that a store could break run on both. Those of many instances run on PostgreSQL, two in this process, or two
-//! processes of the real binary.
+//! Tests that a store could break run on each. Those of many instances run on PostgreSQL and on Redis, two in this process,
+//! or two processes of the real binary.
 
-/// Makes a test of each function, on SQLite and on PostgreSQL.
+/// Makes a test of each function, on SQLite, on PostgreSQL and on Redis.
 macro_rules! on_both_stores {
     ($($promise:ident),* $(,)?) => {
         mod sqlite {
@@ -17,6 +17,13 @@ macro_rules! on_both_stores {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $promise() {
                 super::$promise(relais_tests::app::Backend::Postgres).await;
+            })*
+        }
+
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Redis).await;
             })*
         }
     };
@@ -42,6 +49,7 @@ mod fan_in;
 mod hostile;
 mod link;
 mod links;
+mod outage;
 mod poll;
 mod socket;
 mod stage;

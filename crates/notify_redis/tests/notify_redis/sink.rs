@@ -72,7 +72,12 @@ impl SinkHarness for OnRedis {
             let payload = stored.notification.payload.get();
             let read: serde_json::Value = serde_json::from_str(payload)?;
             let id = format!("{}-{}", read["key"].as_str().context("a key")?, read["n"]);
-            received.push(Received { id, key: None, headers: Default::default(), payload: payload.as_bytes().to_vec() });
+            received.push(Received {
+                id,
+                key: None,
+                headers: Default::default(),
+                payload: payload.as_bytes().to_vec(),
+            });
         }
         Ok(received)
     }

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use relais_testkit::Random;
 use relais_tests::chaos::Api;
@@ -20,14 +20,27 @@ use serde_json::{Value, json};
 use self::{
     emit::Accepted,
     read::{END, Seen},
-    world::{Length, To, World, user},
+    world::{Kept, Length, To, World, user},
 };
 use crate::stage::{text, to};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_out_of_order_when_everything_is_killed() -> Result<()> {
+    println!("{}", nothing_is_lost_or_out_of_order(Kept::InDatabase).await?);
+    Ok(())
+}
+
+/// What Redis has answered is on its disk. It is killed more often than anything else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_out_of_order_when_redis_has_the_log_and_is_killed() -> Result<()> {
+    println!("{}", nothing_is_lost_or_out_of_order(Kept::InRedis).await?);
+    Ok(())
+}
+
+/// Tells what has happened.
+async fn nothing_is_lost_or_out_of_order(kept: Kept) -> Result<String> {
     let (mut random, length) = (Random::new(), Length::new());
-    let mut world = World::start(length).await?;
+    let mut world = World::start(length, kept).await?;
     let servers = world.servers.clone();
     let started = Instant::now();
     let mut readers = Vec::new();
@@ -73,8 +86,8 @@ async fn nothing_is_lost_or_out_of_order_when_everything_is_killed() -> Result<(
     let (deliveries, acknowledged) = (sum(|seen| seen.deliveries), sum(|seen| seen.acknowledged.len()));
     let (doubled, out_of_order, gaps) =
         (sum(|seen| seen.doubled), sum(|seen| seen.out_of_order), sum(|seen| seen.gaps));
-    println!(
-        "notifications, kill -9: {} processes, {} links, {} messages, {deliveries} deliveries, {} faults {:?}, {} links \
+    let mut report = format!(
+        "notifications {kept:?}, kill -9: {} processes, {} links, {} messages, {deliveries} deliveries, {} faults {:?}, {} links \
          opened, {acknowledged} acknowledged, lost {lost}, doubled {doubled}, out of order {out_of_order}, gaps {gaps}, wrong \
          in the ledger {wrong} ({unrecorded} deliveries not written down), {:?}",
         length.instances,
@@ -87,16 +100,17 @@ async fn nothing_is_lost_or_out_of_order_when_everything_is_killed() -> Result<(
     );
     if late.is_err() {
         for path in ["outboxes/orders", "captures/assignments"] {
-            println!("lost {lost_of:?}; {path}: {}", world.admin.get(&format!("/admin/{path}")).await?.body);
+            let state = world.admin.get(&format!("/admin/{path}")).await?.body;
+            report.push_str(&format!("\nlost {lost_of:?}; {path}: {state}"));
         }
     }
-    late?;
-    ensure!((lost, doubled, out_of_order, gaps, wrong) == (0, 0, 0, 0, 0), "see above");
-    ensure!(deliveries >= length.deliveries && acknowledged > length.faults, "too little happened");
+    late.with_context(|| report.clone())?;
+    ensure!((lost, doubled, out_of_order, gaps, wrong) == (0, 0, 0, 0, 0), "{report}");
+    ensure!(deliveries >= length.deliveries && acknowledged > length.faults, "too little happened: {report}");
     for emitter in ["api0", "api1", "outbox", "table"] {
         ensure!(accepted.keys().any(|tag| tag.starts_with(emitter)), "{emitter} has emitted nothing");
     }
-    Ok(())
+    Ok(report)
 }
 
 /// How many deliveries are missing, or went to somebody else, of each emitter.

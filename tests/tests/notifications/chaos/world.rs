@@ -1,4 +1,4 @@
-//! What is broken: processes of the real binary, their PostgreSQL, and the Redis that wakes them up.
+//! What is broken: processes of the real binary, their PostgreSQL, and the Redis that wakes them up and may have the log.
 
 use std::{
     collections::BTreeMap,
@@ -59,6 +59,13 @@ impl Length {
     pub fn groups(&self) -> usize {
         (self.users / 50).max(2)
     }
+}
+
+/// Where notifications are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    InDatabase,
+    InRedis,
 }
 
 pub fn user(number: usize) -> String {
@@ -184,6 +191,7 @@ impl Servers {
 
 /// What is broken.
 pub struct World {
+    kept: Kept,
     postgres: PostgresServer,
     redis: RedisServer,
     instances: Vec<Instance>,
@@ -194,7 +202,7 @@ pub struct World {
 }
 
 impl World {
-    pub async fn start(length: Length) -> Result<Self> {
+    pub async fn start(length: Length, kept: Kept) -> Result<Self> {
         let (postgres, redis) = tokio::try_join!(PostgresServer::start(), RedisServer::start())?;
         let mut connection = PgConnection::connect(&postgres.url("postgres")).await?;
         for database in ["relais", SHOP] {
@@ -208,7 +216,9 @@ impl World {
         sqlx::raw_sql(table).execute(&mut connection).await?;
         let mut instances = Vec::new();
         for _ in 0..length.instances {
+            let store = if kept == Kept::InRedis { "redis" } else { "database" };
             let options = Instance::options(postgres.url("relais")).env("REDIS_URL", redis.url());
+            let options = options.env("RELAIS_NOTIFICATIONS_STORE", store);
             instances.push(options.env("RELAIS_DECLARATIONS_INTERVAL", "50ms").start().await?);
         }
         let admins = instances.iter().map(|instance| Api::admin(instance.url())).collect::<Result<Vec<_>>>()?;
@@ -235,18 +245,18 @@ impl World {
             state.is_ok_and(|state| state.body["data"]["processes"].to_string().contains("streaming"))
         };
         until("the table is captured", capture).await;
-        Ok(Self { postgres, redis, instances, admin: admin.clone(), servers, killed: BTreeMap::new() })
+        Ok(Self { kept, postgres, redis, instances, admin: admin.clone(), servers, killed: BTreeMap::new() })
     }
 
     /// Kills something, and starts it again.
     pub async fn fault(&mut self, number: usize, random: &mut Random) -> Result<()> {
-        let what = match number % 10 {
-            3 | 8 => {
+        let what = match (number % 10, self.kept) {
+            (3 | 8, Kept::InDatabase) | (3, Kept::InRedis) => {
                 self.postgres.kill9()?;
                 self.postgres.restart().await?;
                 "PostgreSQL"
             }
-            5 => {
+            (5, Kept::InDatabase) | (1 | 2 | 5 | 6 | 8 | 9, Kept::InRedis) => {
                 self.redis.kill9()?;
                 self.redis.restart().await?;
                 "Redis"
