@@ -15,7 +15,7 @@ const RUNS: [Run; 2] = [
     ),
     (
         "notifications",
-        "nothing_is_lost_or_out_of_order_when_everything_is_killed",
+        "nothing_is_lost_or_out_of_order_when_",
         &[
             ("RELAIS_CHAOS_LINKS", "1000"),
             ("RELAIS_CHAOS_INSTANCES", "3"),

@@ -145,7 +145,7 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
             tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
         }
         if let Some(environment) = environment {
-            tests.envs(environment.iter().copied()).arg("--nocapture");
+            tests.envs(environment.iter().copied()).args(["--nocapture", "--test-threads=1"]);
         }
         execute(&mut tests)
     };

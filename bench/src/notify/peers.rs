@@ -174,10 +174,10 @@ impl Peer {
         let before = self.memory()?;
         open.open(self.streams, requests(links - links / 10), self.dialect, &seen).await?;
         let bytes = self.memory()?.saturating_sub(before) as f64 / (links - links / 10) as f64;
-        let mut publisher = Connection::open(self.publishing).await?;
         let (request, begin) = ((self.publish)(payload), Instant::now());
+        let mut publisher = None;
         for _ in 0..messages {
-            publisher.expect(&request, self.answer).await?;
+            self.publish(&mut publisher, &request).await?;
         }
         seen.until(messages * links).await?;
         let rate = (messages * links) as f64 / begin.elapsed().as_secs_f64();
@@ -197,16 +197,28 @@ impl Peer {
             }
         });
         tokio::time::timeout(PATIENCE, arrivals.recv()).await?.context("the link did not open")?;
-        let mut publisher = Connection::open(self.publishing).await?;
         let (request, mut latencies) = ((self.publish)("x"), Vec::with_capacity(samples));
+        let mut publisher = None;
         for _ in 0..samples {
             let begin = Instant::now();
-            publisher.expect(&request, self.answer).await?;
+            self.publish(&mut publisher, &request).await?;
             let arrived = tokio::time::timeout(PATIENCE, arrivals.recv()).await?.context("the link has ended")?;
             latencies.push(arrived.saturating_duration_since(begin));
         }
         reading.abort();
         Ok(Sample::new(latencies.len(), Duration::from_secs(1), latencies))
+    }
+
+    /// Publishes, on the connection of the last time where that is kept.
+    async fn publish(&self, publisher: &mut Option<Connection>, request: &[u8]) -> Result<()> {
+        let mut connection = match publisher.take() {
+            Some(connection) => connection,
+            None => Connection::open(self.publishing).await?,
+        };
+        connection.expect(request, self.answer).await?;
+        // Pushpin closes it after each answer.
+        *publisher = self.origin.is_none().then_some(connection);
+        Ok(())
     }
 
     /// The memory of all its processes.
