@@ -88,7 +88,8 @@ fn headers(delivery: &CallbackDelivery) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-fn no_answer(error: SendError, timeout: Duration) -> Reply {
+/// The reply where there was no answer.
+pub(crate) fn no_answer(error: SendError, timeout: Duration) -> Reply {
     let (outcome, why) = match error {
         SendError::Forbidden(why) => (ReplyOutcome::Forbidden, why),
         SendError::Unwell(why) => (ReplyOutcome::Unwell { retry_after: None }, why),

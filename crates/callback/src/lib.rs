@@ -36,6 +36,8 @@
 //! [`HttpSink`] sends the messages of an outbox by the same rules and with the same signatures: it is a
 //! [`relais_message::Sink`] whose destinations are URLs.
 //!
+//! [`HttpPushSender`] sends Web Push messages by the same rules: a [`relais_core::PushSender`].
+//!
 //! What is deliberately not here: retries, queues, a clock, redirects, proxies, cookies, and any reading of a
 //! receiver's answer beyond its status and its `Retry-After`.
 
@@ -46,6 +48,7 @@ mod fetch;
 pub mod guard;
 mod gzip;
 mod http;
+mod push;
 mod resolve;
 pub mod signature;
 mod sink;
@@ -55,5 +58,6 @@ pub use amqp::AmqpSender;
 pub use exchange::{HttpSenderError, HttpSenderOptions};
 pub use fetch::{DocumentFetcher, FetchError};
 pub use http::HttpSender;
+pub use push::HttpPushSender;
 pub use resolve::{Resolver, SystemResolver};
 pub use sink::{HttpSink, HttpSinkError, HttpSinkOptions};

@@ -37,6 +37,7 @@ mod names;
 mod notification_rights;
 pub mod position;
 mod priority;
+mod push;
 mod relay;
 mod retry;
 mod schedule;
@@ -83,6 +84,7 @@ pub use listing::{Page, TaskFilter};
 pub use names::{BatchId, ClientId, ClientKey, NameError, RelayName, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use notification_rights::{AudienceTypes, NotificationRights};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
+pub use push::{PushRequest, PushSender};
 pub use relay::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, RelayReport, RelaySecrets};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
