@@ -275,7 +275,7 @@ impl Builder {
                 (url, Arc::new(Keeper::WithRedis { _database: Box::new(database), redis, url: at }))
             }
         };
-        let relais_store::Ports { store, relays, notifications: mut notification_store } =
+        let relais_store::Ports { store, relays, notifications: mut notification_store, .. } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         let redis = match &*keeper {
             Keeper::WithRedis { url, .. } => Some(RedisNotifications::new(url, RedisNotificationOptions::default())?),

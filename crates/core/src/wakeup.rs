@@ -97,6 +97,8 @@ topics! {
     callbacks: Vec<i64> = 'c';
     /// The log of notifications has grown, or a timer of one is due sooner than was known.
     notifications: bool = 'n';
+    /// Somebody subscribed to pushes, or it is asked whose pages are open before they are sent.
+    pushes: bool = 'u';
     /// These tasks changed.
     tasks: IdsChanged = 't';
 }
@@ -322,6 +324,7 @@ mod tests {
             timer: Some(Timestamp::from_millis(1_769_848_200_125)),
             submissions: true,
             notifications: true,
+            pushes: true,
         }
     }
 

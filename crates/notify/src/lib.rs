@@ -6,7 +6,7 @@
 //! in every state that a small world can reach. [`Identities`] say who the user of a web page is, by a token or a ticket.
 //!
 //! [`NotificationStore`] is the port to the log and the ledger. [`Notifications`] has the use cases and the links of one
-//! process. It knows neither HTTP nor SQL.
+//! process. It knows neither HTTP nor SQL. [`WebPush`] sends messages to browsers whose pages are closed.
 
 mod acknowledgement;
 mod audience;
@@ -18,6 +18,7 @@ mod hub;
 mod identity;
 mod message;
 mod port;
+mod push;
 mod service;
 mod sink;
 pub mod wire;
@@ -47,6 +48,11 @@ pub use port::{
     LedgerLine, ListFilter, ListRequest, ListedNotification, LogEntry, LogHead, Member, MembersChange, MembersChanged,
     MembersRefused, NewNotification, NotificationFilter, NotificationStore, NotificationsPurged, StoredNotification,
     UserScope,
+};
+pub use push::{
+    AckTokenRefused, AckTokens, ClaimedPush, InvalidSubscription, MOST_PLAINTEXT, PlannedPush, PushCursor, PushEnd,
+    PushError, PushOptions, PushStore, PushSubscription, StoredPushSubscription, Subscribed, VapidKey, VapidKeyRefused,
+    WebPush, encrypt,
 };
 pub use service::{NotificationOptions, Notifications, NotifyError, UserPage};
 pub use sink::{AudienceMapping, NotificationSink, NotificationSinkOptions};

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{AckStatus, AudienceKey, Counts, LedgerLine, LinkGlance, Notification, StoredNotification};
+use crate::{
+    AckStatus, AudienceKey, Counts, LedgerLine, LinkGlance, Notification, StoredNotification, StoredPushSubscription,
+};
 
 /// The id of a message that was emitted.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -320,4 +322,94 @@ impl NotificationView {
             ledger,
         }
     }
+}
+
+/// The key that browsers subscribe with.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushKeyView {
+    /// A public key of P-256, in base64url.
+    #[schema(example = "BP4z9KsN6nGRTbVYI_c7VJSPQTBtkgcy27mlmlMoZIIgDll6e3vCYLocInmYWAmS6TlzAC8wEqKK6PBru3jl7A8")]
+    pub key: String,
+}
+
+/// A browser's subscription, as `PushSubscription.toJSON()` gives it.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PushSubscriptionRequest {
+    /// The URL that the browser's push service has given to it.
+    #[schema(example = "https://push.example.net/push/JzLQ3raZJfFBR0aqvOMsLrt54w4rJUsV")]
+    pub endpoint: String,
+    /// The keys of the browser.
+    pub keys: PushSubscriptionKeys,
+    /// Browsers say it, and it is not used: who is gone is forgotten when the push service says so.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub expiration_time: Option<serde_json::Number>,
+}
+
+/// The keys of a browser, in base64url.
+#[derive(Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushSubscriptionKeys {
+    /// Its public key of P-256.
+    pub p256dh: String,
+    /// Its secret.
+    pub auth: String,
+}
+
+impl std::fmt::Debug for PushSubscriptionKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PushSubscriptionKeys").finish_non_exhaustive()
+    }
+}
+
+/// The id of a subscription.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushSubscribed {
+    /// The id: the same for the same endpoint.
+    pub id: Uuid,
+}
+
+/// A user's subscriptions.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushSubscriptionViews {
+    /// The subscriptions, the oldest first.
+    pub subscriptions: Vec<PushSubscriptionView>,
+}
+
+/// A subscription, as its user sees it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushSubscriptionView {
+    /// Its id.
+    pub id: Uuid,
+    /// Where pushes go.
+    pub endpoint: String,
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// When the push service took a push for the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub pushed: Option<Timestamp>,
+}
+
+impl From<StoredPushSubscription> for PushSubscriptionView {
+    fn from(StoredPushSubscription { id, subscription, created, pushed }: StoredPushSubscription) -> Self {
+        Self { id, endpoint: subscription.endpoint, created, pushed }
+    }
+}
+
+/// The token of a push.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushAckRequest {
+    /// What the push said as `ack`.
+    pub token: String,
+}
+
+/// The message that was acknowledged by the token of a push.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PushAckAnswer {
+    /// Its id.
+    pub id: Uuid,
 }

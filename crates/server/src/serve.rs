@@ -89,7 +89,7 @@ impl Server {
         more: axum::Router,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Ports { store, relays, notifications: stored } = open_ports(config).await?;
+        let Ports { store, relays, notifications: stored, .. } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;

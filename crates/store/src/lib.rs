@@ -38,6 +38,7 @@ mod notifications;
 mod operators;
 mod postgres;
 mod purge;
+mod pushes;
 mod relays;
 mod row;
 mod schedules;
@@ -55,7 +56,7 @@ pub use submissions::statements::{Enqueue, enqueue};
 use std::{sync::Arc, time::Duration};
 
 use relais_core::{RelayDeclarations, Store, StoreError};
-use relais_notify::NotificationStore;
+use relais_notify::{NotificationStore, PushStore};
 
 /// How to reach a database.
 #[derive(Debug, Clone)]
@@ -88,12 +89,19 @@ pub struct Ports {
     pub relays: Arc<dyn RelayDeclarations>,
     /// Notifications.
     pub notifications: Arc<dyn NotificationStore>,
+    /// Web Push.
+    pub pushes: Arc<dyn PushStore>,
 }
 
 impl Ports {
     fn of<D: session::Database>(verbs: verbs::Verbs<D>) -> Self {
         let verbs = Arc::new(verbs);
-        Self { store: Arc::clone(&verbs) as _, relays: Arc::clone(&verbs) as _, notifications: verbs }
+        Self {
+            store: Arc::clone(&verbs) as _,
+            relays: Arc::clone(&verbs) as _,
+            notifications: Arc::clone(&verbs) as _,
+            pushes: verbs,
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     notifications::statements::{NotificationReader, NotificationRows},
     operators::statements::{OperatorReader, OperatorRows},
     purge::statements::PurgeRows,
+    pushes::statements::{PushReader, PushRows},
     relays::statements::{RelayReader, RelayRows},
     schedules::statements::{Schedules, Timetable},
     secrets::statements::{SecretFiles, Secrets},
@@ -62,6 +63,7 @@ pub(crate) trait Database:
     + BatchList
     + NotificationReader
     + OperatorReader
+    + PushReader
     + RelayReader
     + Dispatches
     + ClockReader
@@ -114,6 +116,7 @@ pub(crate) trait Session:
     + SubmissionRows
     + NotificationRows
     + OperatorRows
+    + PushRows
     + RelayRows
     + Schedules
     + Secrets

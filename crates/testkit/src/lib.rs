@@ -41,6 +41,7 @@ mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod push_suite;
 pub mod rabbitmq;
 mod random;
 pub mod redis;

@@ -290,6 +290,7 @@ mod tests {
             dispatch: vec![ServiceKey(3)],
             submissions: false,
             notifications: false,
+            pushes: false,
         };
         let mut merged = hint(vec![1]);
         merge(&mut merged, &Wakeup { work: vec![ServiceKey(2)], declared: true, ..hint(vec![2, 3]) });

@@ -28,7 +28,7 @@ use self::{
 };
 use crate::{
     AckStatus, AudienceKey, Belonging, Cursor, Delivery, EntryContent, EntryKind, Gap, Identity, LogEntry, LogHead,
-    LogPosition, NotificationStore, UserScope,
+    LogPosition, NotificationStore, StoredNotification, UserScope,
     frame::{Bye, Frame},
 };
 
@@ -513,6 +513,13 @@ impl Hub {
         let messages = entries.iter().filter(|entry| entry.message.is_some()).count();
         metrics::counter!("relais_notification_sent_total").increment(messages as u64);
         self.record(entries.iter().filter_map(|entry| entry.delivery(user, self.options.record_all)).collect());
+    }
+
+    /// Notes for the ledger that a message was pushed to a user.
+    pub(crate) fn note_pushed(&self, user: &str, stored: &StoredNotification) {
+        if self.options.record_all || stored.notification.routing.retry.ack_required {
+            self.record(vec![Delivery { id: stored.notification.metadata.id, user: user.to_owned() }]);
+        }
     }
 
     fn record(&self, deliveries: Vec<Delivery>) {

@@ -58,7 +58,7 @@ impl From<StoreError> for NotifyError {
 }
 
 /// The process has just started, or where the keys are is away: nobody can tell yet whether a token is good.
-pub(super) fn no_keys() -> NotifyError {
+pub(crate) fn no_keys() -> NotifyError {
     StoreError::Unavailable("the keys of tokens could not be read yet".into()).into()
 }
 

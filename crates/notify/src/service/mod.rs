@@ -4,7 +4,7 @@ mod background;
 mod error;
 
 pub use self::error::NotifyError;
-use self::error::no_keys;
+pub(crate) use self::error::no_keys;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -221,7 +221,26 @@ impl Notifications {
         self.0.tracker.wait().await;
     }
 
-    fn spawn(&self, service: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn store(&self) -> &Arc<dyn NotificationStore> {
+        &self.0.store
+    }
+
+    /// How often it is looked for what nobody announced.
+    pub(crate) fn sweep(&self) -> Duration {
+        self.0.options.sweep
+    }
+
+    /// Notes for the ledger that a message was pushed to a user.
+    pub(crate) fn note_pushed(&self, user: &str, stored: &StoredNotification) {
+        self.0.hub.note_pushed(user, stored);
+    }
+
+    /// Runs something to its end, also while the process stops.
+    pub(crate) fn spawn_to_the_end(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.tracker.spawn(task);
+    }
+
+    pub(crate) fn spawn(&self, service: impl Future<Output = ()> + Send + 'static) {
         let stopping = self.0.stopping.clone();
         self.0.tracker.spawn(async move {
             tokio::select! {

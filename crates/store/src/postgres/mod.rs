@@ -90,6 +90,7 @@ const STEPS: Steps = &[
     ("captures", include_str!("migrations/0023_captures.sql")),
     ("notification rights", include_str!("migrations/0024_notification_rights.sql")),
     ("notifications", include_str!("migrations/0025_notifications.sql")),
+    ("pushes", include_str!("migrations/0026_pushes.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -119,6 +120,8 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.notification SET expiration = expiration - $1, due = due - $1",
     "UPDATE relais.notification_entry SET at = at - $1",
     "UPDATE relais.notification_recipient SET delivered = delivered - $1, acknowledged = acknowledged - $1",
+    "UPDATE relais.push_subscription SET created = created - $1, pushed = pushed - $1",
+    "UPDATE relais.push SET due = due - $1, expiration = expiration - $1",
 ];
 
 /// A statement that values are being bound to.

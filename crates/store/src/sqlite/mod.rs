@@ -70,6 +70,7 @@ const STEPS: Steps = &[
     ("captures", include_str!("migrations/0019_captures.sql")),
     ("notification rights", include_str!("migrations/0020_notification_rights.sql")),
     ("notifications", include_str!("migrations/0021_notifications.sql")),
+    ("pushes", include_str!("migrations/0022_pushes.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -99,6 +100,8 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE notification SET expiration = expiration - ?1, due = due - ?1",
     "UPDATE notification_entry SET at = at - ?1",
     "UPDATE notification_recipient SET delivered = delivered - ?1, acknowledged = acknowledged - ?1",
+    "UPDATE push_subscription SET created = created - ?1, pushed = pushed - ?1",
+    "UPDATE push SET due = due - ?1, expiration = expiration - ?1",
 ];
 
 /// A SQLite database.
