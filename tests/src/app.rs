@@ -18,11 +18,11 @@ use axum::{
     middleware::{Next, from_fn_with_state},
 };
 use relais_api::{ApiOptions, NotificationRoutes, RenderMetrics};
-use relais_callback::{HttpSender, HttpSenderOptions};
+use relais_callback::{HttpPushSender, HttpSender, HttpSenderOptions};
 use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
 use relais_http::ServeOptions;
-use relais_notify::{Identities, NotificationOptions, NotificationStore, Notifications};
+use relais_notify::{Identities, NotificationOptions, NotificationStore, Notifications, PushOptions, WebPush};
 use relais_notify_redis::{RedisNotificationOptions, RedisNotifications};
 use relais_testkit::{RedisServer, TestDatabase};
 use serde_json::{Value, json};
@@ -102,6 +102,7 @@ pub struct Builder {
     render_metrics: RenderMetrics,
     notifications: Option<(Identities, NotificationOptions)>,
     without_notifications: bool,
+    push: Option<PushOptions>,
     beside: Option<(String, Arc<Keeper>)>,
 }
 
@@ -124,6 +125,7 @@ impl TestApp {
             render_metrics: Arc::new(String::new),
             notifications: None,
             without_notifications: false,
+            push: None,
             beside: None,
         }
     }
@@ -239,6 +241,12 @@ impl Builder {
         self
     }
 
+    /// Pushes messages, to push services on this machine only.
+    pub fn push(mut self, options: PushOptions) -> Self {
+        self.push = Some(options);
+        self
+    }
+
     /// Renders metrics otherwise.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.render_metrics = Arc::new(render);
@@ -275,7 +283,7 @@ impl Builder {
                 (url, Arc::new(Keeper::WithRedis { _database: Box::new(database), redis, url: at }))
             }
         };
-        let relais_store::Ports { store, relays, notifications: mut notification_store, .. } =
+        let relais_store::Ports { store, relays, notifications: mut notification_store, pushes } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         let redis = match &*keeper {
             Keeper::WithRedis { url, .. } => Some(RedisNotifications::new(url, RedisNotificationOptions::default())?),
@@ -311,7 +319,14 @@ impl Builder {
                 None => store.listen(Arc::new(notifications.clone())),
             }
             let origins = vec![ORIGIN.to_owned()];
-            api.notifications = Some(NotificationRoutes { notifications: notifications.clone(), origins });
+            let push = self.push.map(|options| {
+                let sender = HttpPushSender::new(loopback()).unwrap_or_else(|error| panic!("no pushes: {error}"));
+                WebPush::start(notifications.clone(), pushes, Arc::new(sender), options)
+            });
+            if let Some(push) = &push {
+                store.listen(Arc::new(push.clone()));
+            }
+            api.notifications = Some(NotificationRoutes { notifications: notifications.clone(), origins, push });
         }
         // The dashboard knows the operators that the admin API knows.
         let ui = relais_ui::UiOptions {
@@ -373,6 +388,16 @@ pub fn world() -> Value {
 /// The secret of a client of [`world`].
 pub fn secret(client_id: &str) -> String {
     format!("the secret of {client_id}")
+}
+
+/// The rules of a push service that a test has made: plain HTTP, to this machine, on any port that is named.
+fn loopback() -> HttpSenderOptions {
+    HttpSenderOptions {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.1".to_owned()],
+        ports: (443..=u16::MAX).collect(),
+        ..HttpSenderOptions::default()
+    }
 }
 
 /// Callbacks go out as they do by default: to public addresses only, over https.

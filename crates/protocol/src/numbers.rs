@@ -87,6 +87,9 @@ numbers! {
     InvalidMembers = 400017, "The members are not valid.",
         cause: "There are too many members in one call, a name is not allowed, a user would have members, or a target would contain itself.",
         remedy: "Correct what `details` names. At most 10,000 members are taken at once.";
+    InvalidPushSubscription = 400018, "The push subscription is not valid.",
+        cause: "The server does not send pushes to the endpoint (it is not `https`, or has a port or an address that the rules of callbacks do not allow), or a key is not one.",
+        remedy: "Send what `PushSubscription.toJSON()` gives in the page; `details` names what is wrong. The operator makes exceptions with `callbacks.allow_hosts`, `callbacks.allow_networks`, `callbacks.ports` and `callbacks.allow_http`.";
     InvalidToken = 401001, "The token is not valid.",
         cause: "There is no token or ticket, it has expired, its signature is wrong, or its claims are not those that the server expects.",
         remedy: "Get a new token from your identity provider, or a new ticket from your backend. The server's log says at level debug why it was refused.";
@@ -141,6 +144,12 @@ numbers! {
     LinkNotFound = 404014, "Link not found.",
         cause: "This process has no open link of this user with this id.",
         remedy: "Open a new link with the new token. It goes on from the last `id`.";
+    PushOff = 404015, "Web Push is not enabled.",
+        cause: "`notifications.push_contact` is not set on this server.",
+        remedy: "The operator sets `notifications.push_contact` to a mail address or a page that the operators of push services may use.";
+    PushSubscriptionNotFound = 404016, "Push subscription not found.",
+        cause: "The user has no subscription with this id. It may have been forgotten because the push service said that it is gone.",
+        remedy: "`GET /v1/notifications/push/subscriptions` lists the user's subscriptions. Subscribe anew if the browser is to get pushes.";
     MethodNotAllowed = 405001, "This address does not take that method.",
         cause: "The path exists, but not with this HTTP method.",
         remedy: "Use a method that `/docs` lists for the path.";
@@ -165,6 +174,12 @@ numbers! {
     NotificationState = 409006, "The state of the notification does not allow it.",
         cause: "Only a message of the error log that has not expired can be sent again, and only one that was not withdrawn can be replaced.",
         remedy: "Look at its status. Emit a new message instead.";
+    PushTokenUsed = 409007, "The token of the push has been used.",
+        cause: "The user has acknowledged the message already, by this token or otherwise.",
+        remedy: "Nothing needs to be done.";
+    PushEndpointTaken = 409008, "The endpoint belongs to another push subscription.",
+        cause: "Another user has subscribed with this endpoint and other keys.",
+        remedy: "Send the keys of the browser that has the endpoint, or let it subscribe anew.";
     BodyTooLarge = 413001, "The request is too large.",
         cause: "The request body has more bytes than `server.max_body_bytes`. The server closes the connection.",
         remedy: "Send less: pass a reference to large data, or divide a list of tasks. The operator raises `server.max_body_bytes`.";
@@ -186,6 +201,9 @@ numbers! {
     TooManyLinks = 429005, "Too many links are open.",
         cause: "The user, or the address, has as many open links as it may have (`notifications.links_per_user`, `notifications.links_per_address`).",
         remedy: "Close links that are not used. The browser library shares one link between all tabs.";
+    TooManyPushSubscriptions = 429006, "The user has too many push subscriptions.",
+        cause: "The user has as many subscriptions as `notifications.push_subscriptions_per_user` allows.",
+        remedy: "Remove one that is not used: `DELETE /v1/notifications/push/subscriptions/{id}`.";
     Internal = 500001, "Internal Server Error",
         cause: "The server met a fault of its own: a handler panicked, or the database refused a statement.",
         remedy: "The operator reads the server's log, which has the details. It is not known whether the request had an effect; repeat a submission with the same `Idempotency-Key`.";

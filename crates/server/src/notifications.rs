@@ -3,12 +3,12 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
-use relais_callback::DocumentFetcher;
+use relais_callback::{DocumentFetcher, HttpPushSender};
 use relais_engine::{Engine, chain};
 use relais_message::Durability;
 use relais_notify::{
     ClaimRules, HubOptions, Identities, NotificationLimits, NotificationOptions, NotificationStore, Notifications,
-    TokenKeys, TokenVerifier, VerifierOptions,
+    PushOptions, PushStore, TokenKeys, TokenVerifier, VapidKey, VerifierOptions, WebPush,
 };
 use relais_notify_redis::{Fsync, RedisNotificationOptions, RedisNotifications};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,9 @@ const REFRESH: Duration = Duration::from_secs(15 * 60);
 
 /// When a JWKS that could not be read is asked for again.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// A process has a push for itself so much longer than a try may take: others must not take one that is being written.
+const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// The largest JWKS, in bytes.
 const LARGEST_JWKS: usize = 1 << 20;
@@ -157,6 +160,39 @@ pub(crate) fn start(
         });
     }
     Ok(notifications)
+}
+
+/// Starts Web Push, if it is enabled.
+pub(crate) fn start_push(
+    config: &Config,
+    notifications: &Notifications,
+    store: Arc<dyn PushStore>,
+) -> anyhow::Result<Option<WebPush>> {
+    let settings = &config.notifications;
+    let (public, private) = (&settings.push_public_key, &settings.push_private_key);
+    let key = match (public.is_empty(), private.is_empty()) {
+        (true, true) => None,
+        (false, false) => Some(Arc::new(
+            VapidKey::from_base64(public, private.expose())
+                .context("notifications.push_public_key and push_private_key can not be used")?,
+        )),
+        _ => bail!("set both or none of notifications.push_public_key and push_private_key"),
+    };
+    if settings.push_contact.is_empty() {
+        return Ok(None);
+    }
+    let sender = HttpPushSender::new(crate::serve::http_sender_options(config)).context("pushes can not be sent")?;
+    let options = PushOptions {
+        contact: settings.push_contact.clone(),
+        types: settings.push_types.clone(),
+        delay: settings.push_delay.0,
+        per_user: settings.push_subscriptions_per_user,
+        key,
+        sends: config.server.has(Role::Notifications),
+        lease: config.callbacks.timeout.0 + LEASE_MARGIN,
+        ..PushOptions::default()
+    };
+    Ok(Some(WebPush::start(notifications.clone(), store, Arc::new(sender), options)))
 }
 
 /// What verifies tokens; and the URL of their JWKS, if it has one.

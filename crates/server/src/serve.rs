@@ -14,7 +14,7 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
-use relais_notify::{NotificationCallbackSender, Notifications};
+use relais_notify::{NotificationCallbackSender, Notifications, WebPush};
 use relais_relay::{Captures, Outboxes, RelayResources, Spool, SpoolOptions};
 use relais_store::Ports;
 use relais_ui::UiOptions;
@@ -89,7 +89,7 @@ impl Server {
         more: axum::Router,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Ports { store, relays, notifications: stored, .. } = open_ports(config).await?;
+        let Ports { store, relays, notifications: stored, pushes } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
@@ -104,6 +104,10 @@ impl Server {
                 (Some(kept), Some(notifications))
             }
             false => (None, None),
+        };
+        let push = match &notifications {
+            Some(notifications) => notifications::start_push(config, notifications, pushes)?,
+            None => None,
         };
         if let Some(notifications) = &notifications {
             let sender = NotificationCallbackSender::new(notifications.clone());
@@ -126,6 +130,9 @@ impl Server {
         if let (Some(kept), Some(notifications)) = (kept, &notifications) {
             engine.pass_on_wakeups_to(Arc::new(notifications.clone()));
             kept.attend(notifications, &engine, &stop);
+        }
+        if let Some(push) = &push {
+            engine.pass_on_wakeups_to(Arc::new(push.clone()));
         }
         if prepared {
             match engine.refresh().await {
@@ -153,7 +160,8 @@ impl Server {
         });
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
-            let api = relais_api::router(engine.clone(), api_options(config, notifications.clone())?, render_metrics);
+            let api =
+                relais_api::router(engine.clone(), api_options(config, notifications.clone(), push)?, render_metrics);
             if config.admin.dashboard { api.merge(dashboard(config, &engine, notifications.clone())?) } else { api }
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
@@ -420,15 +428,19 @@ fn http_options(config: &Config) -> anyhow::Result<ServeOptions> {
     })
 }
 
-fn api_options(config: &Config, notifications: Option<Notifications>) -> anyhow::Result<ApiOptions> {
+fn api_options(
+    config: &Config,
+    notifications: Option<Notifications>,
+    push: Option<WebPush>,
+) -> anyhow::Result<ApiOptions> {
+    let origins = config.notifications.origins.clone();
     Ok(ApiOptions {
         max_body_bytes: config.server.max_body_bytes,
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
         max_requests_per_client: config.server.max_requests_per_client,
         operators: config.admin.credentials()?,
-        notifications: notifications
-            .map(|notifications| NotificationRoutes { notifications, origins: config.notifications.origins.clone() }),
+        notifications: notifications.map(|notifications| NotificationRoutes { notifications, origins, push }),
     })
 }
 
@@ -536,6 +548,12 @@ fn describe_metrics() {
     counter!("relais_notification_failed_total", "Notifications that went to the error log.");
     counter!("relais_notification_expired_total", "Notifications that have expired.");
     counter!("relais_notification_unrecorded_total", "Deliveries that the ledger lacks because too many waited.");
+    counter!("relais_notification_pushed_total", "Notifications that push services of browsers have taken.");
+    counter!("relais_notification_push_failures_total", "Pushes that were given up.");
+    counter!(
+        "relais_notification_push_subscriptions_gone_total",
+        "Push subscriptions that were forgotten because their push service said so."
+    );
     histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");

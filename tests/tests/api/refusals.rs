@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures::stream;
 use relais_broker::{RabbitMq, RabbitMqOptions};
 use relais_engine::{Credentials, OperatorRole, Options};
+use relais_notify::{AckTokens, PushOptions};
 use relais_protocol::ErrorNumber;
 use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
 use reqwest::Method;
@@ -112,7 +113,8 @@ async fn notifications(on: Backend, met: &mut BTreeSet<u64>) {
     let rights = json!({"emit": ["USER", "GROUP"], "audience": ["GROUP"], "ticket": true});
     let shop = json!({"clientId": "shop", "clientSecret": "of the shop", "notifications": rights});
     let app = TestApp::builder(on).declaring(json!({"clients": [shop]}));
-    let app = app.notifications(|options| options.hub.links_per_user = 1).start().await;
+    let app = app.notifications(|options| options.hub.links_per_user = 1);
+    let app = app.push(PushOptions { per_user: 1, ..PushOptions::default() }).start().await;
     let shop = app.caller().basic("shop", "of the shop");
     let to = |kind: &str, target: &str| json!({"routing": {"audience": {"type": kind, "targets": [target]}}});
     keep(met, 400_015, &shop.post(NOTIFICATIONS, &to("USER", "")).await);
@@ -141,6 +143,27 @@ async fn notifications(on: Backend, met: &mut BTreeSet<u64>) {
     };
     let ann = app.caller().with("authorization", &format!("Bearer {ticket}"));
     keep(met, 404_014, &ann.post_nothing(&format!("{NOTIFICATIONS}/links/{nowhere}/token")).await);
+    let push = |path: &str| format!("{NOTIFICATIONS}/push/{path}");
+    let subscription = |name: &str, auth: &str| {
+        let p256dh = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+        json!({"endpoint": format!("https://push.example.org/{name}"), "keys": {"p256dh": p256dh, "auth": auth}})
+    };
+    let (one, other) = ("BTBZMqHH6r4Tts7J_aSIgg", "AAAAAAAAAAAAAAAAAAAAAA");
+    keep(met, 400_018, &ann.post(&push("subscriptions"), &subscription("a", "short")).await);
+    keep(met, 404_016, &ann.delete(&push(&format!("subscriptions/{nowhere}"))).await);
+    ann.post(&push("subscriptions"), &subscription("a", one)).await.data();
+    keep(met, 429_006, &ann.post(&push("subscriptions"), &subscription("b", one)).await);
+    let ticket = shop.post("/v1/notifications/tickets", &json!({"user": "bob"})).await.data()["ticket"].clone();
+    let bob = app.caller().with("authorization", &format!("Bearer {}", ticket.as_str().unwrap_or_default()));
+    keep(met, 409_008, &bob.post(&push("subscriptions"), &subscription("a", other)).await);
+    let id = shop.post(NOTIFICATIONS, &to("USER", "ann")).await.data()["id"].clone();
+    let id = id.as_str().and_then(|id| id.parse().ok()).unwrap_or_default();
+    ann.post_nothing(&format!("{NOTIFICATIONS}/{id}/ack")).await.data();
+    let tokens = AckTokens::new(&app.notification_store.ticket_key().await.expect("the key"));
+    let token = tokens.issue("ann", id, jiff::Timestamp::MAX);
+    keep(met, 409_007, &app.caller().post(&push("ack"), &json!({"token": token})).await);
+    let off = TestApp::start(on).await;
+    keep(met, 404_015, &off.caller().get(&push("key")).await);
     let _link = ann.open("/v1/notifications/stream").await;
     keep(met, 429_005, &ann.get("/v1/notifications/stream").await);
 }

@@ -51,6 +51,8 @@ mod link;
 mod links;
 mod outage;
 mod poll;
+mod push;
+mod push_service;
 mod socket;
 mod stage;
 mod stream;

@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 pub(crate) mod audiences;
 pub(crate) mod emit;
+pub(crate) mod push;
 pub(crate) mod socket;
 pub(crate) mod stream;
 pub(crate) mod user;
@@ -13,7 +14,7 @@ use axum::{
     extract::FromRequestParts,
     http::{HeaderValue, Method, header, request::Parts},
 };
-use relais_notify::{Identity, Notifications, NotifyError};
+use relais_notify::{Identity, Notifications, NotifyError, WebPush};
 use relais_protocol::ErrorNumber;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -27,6 +28,8 @@ pub struct NotificationRoutes {
     pub notifications: Notifications,
     /// Web pages of these origins may use the routes of users, such as `https://shop.example`; `*` for all.
     pub origins: Vec<String>,
+    /// Web Push, if it is enabled.
+    pub push: Option<WebPush>,
 }
 
 /// The routes that web pages use. Only these have CORS.
@@ -40,6 +43,10 @@ pub(crate) fn user_routes() -> OpenApiRouter<App> {
         .routes(routes!(socket::socket))
         .routes(routes!(stream::poll))
         .routes(routes!(stream::renew))
+        .routes(routes!(push::key))
+        .routes(routes!(push::subscribe, push::list))
+        .routes(routes!(push::unsubscribe))
+        .routes(routes!(push::acknowledge))
 }
 
 /// The routes of clients.
@@ -74,7 +81,7 @@ pub(crate) fn cors(app: &App) -> CorsLayer {
     };
     CorsLayer::new()
         .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
         .allow_headers([
             header::AUTHORIZATION,
             header::CONTENT_TYPE,

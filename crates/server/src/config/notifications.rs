@@ -1,5 +1,8 @@
 //! The settings of notifications.
 
+use std::time::Duration;
+
+use relais_notify::NotificationType;
 use relais_protocol::HumanDuration;
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +10,9 @@ use super::{
     Config,
     values::{RedisUrl, Secret},
 };
+
+/// A push is asked for at a moment when a message still matters.
+const LONGEST_DELAY: Duration = Duration::from_secs(60 * 60);
 
 /// How notifications are kept and served, and who their users are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +56,18 @@ pub struct NotificationsConfig {
     pub token_user_claim: String,
     /// The claim that names the user's audiences.
     pub token_audiences_claim: String,
+    /// Whom the operators of push services may write to; empty: there is no Web Push.
+    pub push_contact: String,
+    /// The types of messages that are pushed.
+    pub push_types: Vec<NotificationType>,
+    /// How long a push waits at first.
+    pub push_delay: HumanDuration,
+    /// The most browsers that take pushes for a user.
+    pub push_subscriptions_per_user: usize,
+    /// The public key of pushes; empty: the one in the database.
+    pub push_public_key: String,
+    /// The private key of pushes.
+    pub push_private_key: Secret,
 }
 
 /// Where notifications are kept.
@@ -78,8 +96,19 @@ impl NotificationsConfig {
         if [self.log_age, self.age].iter().any(|age| age.0.is_zero()) {
             return Err("expected a duration above zero".to_owned());
         }
-        if [self.max_payload_bytes, self.max_targets, self.links_per_user, self.links_per_address].contains(&0) {
+        let numbers = [self.max_payload_bytes, self.max_targets, self.links_per_user, self.links_per_address];
+        if numbers.contains(&0) || self.push_subscriptions_per_user == 0 {
             return Err("expected at least 1".to_owned());
+        }
+        let contact = self.push_contact.as_str();
+        if !contact.is_empty() && !contact.starts_with("mailto:") && !contact.starts_with("https://") {
+            return Err("expected mailto: and an address, or https:// and a page".to_owned());
+        }
+        if self.push_types.is_empty() {
+            return Err("expected at least one of REALTIME, SYSTEM and NOTIFICATION".to_owned());
+        }
+        if self.push_delay.0 > LONGEST_DELAY {
+            return Err("expected at most 1h".to_owned());
         }
         let is_origin = |origin: &String| {
             origin == "*"
