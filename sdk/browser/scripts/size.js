@@ -1,10 +1,12 @@
-/** Minifies the two modules, as a page's build would, and fails where one is larger than it may be. */
+/** Minifies the modules, as a page's build would, and fails where one is larger than it may be. */
 
 import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 
 /** In bytes: minified, and compressed, as it travels. @type {Record<string, [number, number]>} */
-const LIMITS = { 'src/index.js': [10_900, 5_400], 'src/element.js': [10_400, 4_500] };
+const LIMITS = {
+  'src/index.js': [10_900, 5_400], 'src/element.js': [10_400, 4_500], 'src/push.js': [3_500, 1_800], 'src/worker.js': [1_400, 800],
+};
 
 for (const [entry, [limit, compressedLimit]] of Object.entries(LIMITS)) {
   // The element imports the library; each is weighed by itself.

@@ -3,6 +3,7 @@
 /**
  * @typedef {object} Call
  * @property {unknown} [body] becomes JSON, and the call a POST
+ * @property {string} [method] another one
  * @property {Record<string, string> | undefined} [headers]
  * @property {AbortSignal} [signal] for streams; other calls have a deadline
  * @property {string} [token] this one, and no other
@@ -24,10 +25,10 @@ export function httpOf(url, tokens, { fetch }) {
    * @param {Call} [call]
    * @returns {Promise<Response>}
    */
-  const send = async (path, { body, headers, signal = AbortSignal.timeout(30_000), token } = {}) => {
+  const send = async (path, { body, method = body ? 'POST' : 'GET', headers, signal = AbortSignal.timeout(30_000), token } = {}) => {
     const used = token ?? (await tokens.get());
     const response = await fetch(base + path, {
-      method: body ? 'POST' : 'GET',
+      method,
       headers: { Authorization: `Bearer ${used}`, ...(body ? { 'Content-Type': 'application/json' } : {}), ...headers },
       body: body ? JSON.stringify(body) : null,
       cache: 'no-store',
@@ -38,7 +39,7 @@ export function httpOf(url, tokens, { fetch }) {
     const { ok, status } = response;
     if (ok) return response;
     if (status === 401 && !token && tokens.renewable) {
-      return send(path, { body, headers, signal, token: await tokens.get(used) });
+      return send(path, { body, method, headers, signal, token: await tokens.get(used) });
     }
     const answer = await response.json().catch(() => {});
     throw Object.assign(new Error(answer?.error?.description ?? `HTTP ${status}`), { status });
