@@ -103,6 +103,7 @@ pub struct Builder {
     notifications: Option<(Identities, NotificationOptions)>,
     without_notifications: bool,
     push: Option<PushOptions>,
+    hears_sources: bool,
     beside: Option<(String, Arc<Keeper>)>,
 }
 
@@ -126,6 +127,7 @@ impl TestApp {
             notifications: None,
             without_notifications: false,
             push: None,
+            hears_sources: false,
             beside: None,
         }
     }
@@ -221,6 +223,12 @@ impl Builder {
         self
     }
 
+    /// Hears events for the declared notification sources.
+    pub fn hearing_sources(mut self) -> Self {
+        self.hears_sources = true;
+        self
+    }
+
     /// Is a process that has no notifications.
     pub fn without_notifications(mut self) -> Self {
         self.without_notifications = true;
@@ -283,7 +291,7 @@ impl Builder {
                 (url, Arc::new(Keeper::WithRedis { _database: Box::new(database), redis, url: at }))
             }
         };
-        let relais_store::Ports { store, relays, notifications: mut notification_store, pushes } =
+        let relais_store::Ports { store, relays, audiences: declared, notifications: mut notification_store, pushes } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         let redis = match &*keeper {
             Keeper::WithRedis { url, .. } => Some(RedisNotifications::new(url, RedisNotificationOptions::default())?),
@@ -295,22 +303,40 @@ impl Builder {
         if self.migrate {
             store.migrate().await?;
         }
-        // Declared and shown, not published.
-        let resources = relais_relay::RelayResources { sinks: Arc::new(NoSinks), spool: None };
-        let outboxes = relais_relay::Outboxes::new(Arc::clone(&relays), resources.clone(), "test".to_owned());
-        let captures = relais_relay::Captures::new(relays, resources, "test".to_owned());
-        let options = Options { outboxes: Some(Arc::new(outboxes)), captures: Some(Arc::new(captures)), ..self.engine };
-        let engine = Engine::start(Arc::clone(&store), options)?;
-        if self.migrate {
-            let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
-            engine.apply(declaration, false, false).await?;
-        }
-        let under_way = Arc::new(watch::channel(HashMap::new()).0);
         let (identities, options) = self
             .notifications
             .unwrap_or_else(|| (relais_notify::Identities::new(None, None), NotificationOptions::default()));
         let notifications = (!self.without_notifications)
             .then(|| Notifications::start(Arc::clone(&notification_store), identities, options));
+        if let Some(notifications) = &notifications {
+            notifications.follow_declared(Arc::clone(&declared));
+        }
+        let events = notifications.clone().map(|notifications| relais_relay::EventResources {
+            bus: Some(self.engine.bus.bus.clone()),
+            notifications,
+        });
+        // Outboxes and captures are declared and shown, not published.
+        let resources = relais_relay::RelayResources { sinks: Arc::new(NoSinks), spool: None, events };
+        let outboxes = relais_relay::Outboxes::new(Arc::clone(&relays), resources.clone(), "test".to_owned());
+        let captures = relais_relay::Captures::new(Arc::clone(&relays), resources.clone(), "test".to_owned());
+        let sources = relais_relay::Sources::new(relays, resources, "test".to_owned());
+        let options = Options {
+            outboxes: Some(Arc::new(outboxes)),
+            captures: Some(Arc::new(captures)),
+            notification_sources: Some(Arc::new(sources.clone())),
+            audiences: Some(Arc::new(relais_relay::Audiences::new(declared, Arc::clone(&notification_store)))),
+            ..self.engine
+        };
+        let engine = Engine::start(Arc::clone(&store), options)?;
+        if self.hears_sources {
+            // Ends with the test's runtime.
+            tokio::spawn(sources.run(engine.declaration_changes(), CancellationToken::new()));
+        }
+        if self.migrate {
+            let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
+            engine.apply(declaration, false, false).await?;
+        }
+        let under_way = Arc::new(watch::channel(HashMap::new()).0);
         let mut api = self.api;
         if let Some(notifications) = &notifications {
             match redis {

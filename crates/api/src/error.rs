@@ -71,6 +71,8 @@ impl From<EngineError> for ApiError {
             EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
             EngineError::ScheduleNotFound => Self::new(N::ScheduleNotFound),
             EngineError::CaptureNotFound => Self::new(N::CaptureNotFound),
+            EngineError::NotificationSourceNotFound => Self::new(N::NotificationSourceNotFound),
+            EngineError::AudienceNotFound => Self::new(N::AudienceNotFound),
             EngineError::CaptureUnavailable(why) => Self::at(N::CaptureUnavailable, "", why).retry_after(5),
             EngineError::OutboxNotFound => Self::new(N::OutboxNotFound),
             EngineError::OutboxUnavailable(why) => Self::at(N::OutboxUnavailable, "", why).retry_after(5),

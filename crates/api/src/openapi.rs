@@ -30,7 +30,7 @@ use crate::{
         (name = "Consumers", description = "Submit tasks and follow one's own. Basic credentials of a client with the role `consume` on the service."),
         (name = "Workers", description = "Take tasks and report on them. Basic credentials of a client with the role `work` on the service."),
         (name = "Notifications", description = "Emit messages to audiences and say who belongs to them (Basic credentials of a client with the rights), and receive them (a user's token or ticket)."),
-        (name = "Operators", description = "Declare services, clients, authorizations, schedules, outboxes and captures, look, and act. The admin token as bearer; without one configured, only from this machine."),
+        (name = "Operators", description = "Declare services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources, look, and act. The admin token as bearer; without one configured, only from this machine."),
         (name = "Operations", description = "For probes and monitoring. No credentials."),
     ),
     components(schemas(Failure)),

@@ -18,6 +18,7 @@
 
 mod admission;
 mod attempt;
+mod audience;
 mod audit;
 mod backlog;
 mod batch;
@@ -52,6 +53,9 @@ pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
+pub use audience::{
+    AudienceChange, AudienceDeclarations, AudienceRecord, DeclaredAudience, DeclaredMember, KNOWN_AUDIENCE_TYPES,
+};
 pub use audit::{AuditEntry, AuditOutcome, AuditPage, AuditRecord, SessionsOf};
 pub use backlog::{Backlog, QueueDepth, QueueShare, StatusCounter};
 pub use batch::{Batch, BatchCounts, BatchCreated, BatchStatus, NewBatch};

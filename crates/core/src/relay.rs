@@ -1,6 +1,7 @@
-//! Declared outboxes and captures: what the store keeps of them, and its port. The server runs a relay for each.
+//! Declared outboxes, captures and notification sources: what the store keeps of them, and its port. The server runs a relay for
+//! each.
 //!
-//! What an outbox or a capture is made of, the store need not know: it keeps the declaration as JSON and its secrets apart. They
+//! What one is made of, the store need not know: it keeps the declaration as JSON and its secrets apart. They
 //! are changed like everything that is declared ([`crate::Change::Relay`]), so that a file is applied as a whole.
 
 use std::{fmt, time::Duration};
@@ -16,17 +17,20 @@ pub enum RelayKind {
     Outbox,
     /// Changes of tables.
     Capture,
+    /// Events that become notifications.
+    NotificationSource,
 }
 
 impl RelayKind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Outbox, Self::Capture];
+    pub const ALL: [Self; 3] = [Self::Outbox, Self::Capture, Self::NotificationSource];
 
     /// What it is called.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Outbox => "outbox",
             Self::Capture => "capture",
+            Self::NotificationSource => "notification source",
         }
     }
 }
@@ -59,12 +63,12 @@ impl fmt::Debug for RelaySecrets {
     }
 }
 
-/// A declared outbox or capture.
+/// A declared outbox, capture or notification source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayRecord {
-    /// Which of the two it is.
+    /// Which of them it is.
     pub kind: RelayKind,
-    /// Its name. An outbox and a capture may have the same.
+    /// Its name. Those of different kinds may have the same.
     pub name: RelayName,
     /// The declaration, without secrets and without whether it is paused.
     pub declaration: Json,
@@ -74,7 +78,7 @@ pub struct RelayRecord {
     pub paused: bool,
 }
 
-/// A change of an outbox or a capture.
+/// A change of an outbox, a capture or a notification source.
 #[derive(Debug, Clone)]
 pub enum RelayChange {
     /// Creates or changes it.
@@ -100,7 +104,7 @@ pub enum RelayChange {
 /// What a process says of a relay that it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayReport {
-    /// The outbox or the capture.
+    /// What it reports on.
     pub name: RelayName,
     /// The process.
     pub process: String,
@@ -108,11 +112,11 @@ pub struct RelayReport {
     pub report: String,
 }
 
-/// Declared outboxes and captures, and what processes say of the relays that they run.
+/// Declared outboxes, captures and notification sources, and what processes say of the relays that they run.
 /// [`crate::DeclarationStore::declare`] changes them.
 #[async_trait]
 pub trait RelayDeclarations: Send + Sync + 'static {
-    /// The outboxes or the captures, in the order of their names.
+    /// Those of a kind, in the order of their names.
     async fn list_relays(&self, kind: RelayKind) -> Result<Vec<RelayRecord>, StoreError>;
 
     /// A process reports on all its relays of a kind; what it said before is replaced, and what is too old is removed.

@@ -27,7 +27,10 @@ use crate::{
     operate::admin::PurgeDefaults,
     operate::trend::Trends,
     operate::worker_registry::WorkerRegistry,
-    operate::{captures::CaptureRelays, outboxes::OutboxRelays},
+    operate::{
+        audiences::DeclaredAudiences, captures::CaptureRelays, notification_sources::NotificationSources,
+        outboxes::OutboxRelays,
+    },
     readiness::Readiness,
     registry::{Registry, Snapshot},
     submit::schema::check::{Validation, ValidationOptions},
@@ -75,6 +78,10 @@ pub struct Options {
     pub outboxes: Option<Arc<dyn OutboxRelays>>,
     /// What knows the captures; without it none can be declared.
     pub captures: Option<Arc<dyn CaptureRelays>>,
+    /// What knows the declared audiences; without it none can be declared.
+    pub audiences: Option<Arc<dyn DeclaredAudiences>>,
+    /// What knows the notification sources; without it none can be declared.
+    pub notification_sources: Option<Arc<dyn NotificationSources>>,
     /// How this process registers as an instance, if it does. A process that runs handlers ([`Engine::work`]) always
     /// does.
     pub presence: Option<InstanceOptions>,
@@ -100,6 +107,8 @@ impl Default for Options {
             bus: BusOptions::default(),
             outboxes: None,
             captures: None,
+            audiences: None,
+            notification_sources: None,
             presence: None,
         }
     }

@@ -58,6 +58,12 @@ pub enum EngineError {
     /// The database of a capture can not be asked, and why.
     #[error("the captured database is unavailable: {0}")]
     CaptureUnavailable(String),
+    /// No such notification source.
+    #[error("notification source not found")]
+    NotificationSourceNotFound,
+    /// No such audience is declared.
+    #[error("audience not found")]
+    AudienceNotFound,
     /// No such outbox.
     #[error("outbox not found")]
     OutboxNotFound,

@@ -43,8 +43,10 @@ pub use follow::{
 pub use local::{After, Before, Handlers, Instance, InstanceOptions, InstanceReport};
 pub use operate::{
     admin::{PurgeDefaults, clients::signing_secrets, declare::ApplyOptions},
+    audiences::{AudiencePlan, DeclaredAudiences},
     captures::CaptureRelays,
     depth::QueueWatch,
+    notification_sources::NotificationSources,
     operator::{Actor, Credentials, CredentialsError, Operator, OperatorRole, SessionKey},
     outboxes::{OutboxRelays, ParkedChoice, RelayCheck, RelayPlan},
     overview::{Overview, ServiceGlance, Severity, Trouble},

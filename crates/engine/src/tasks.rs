@@ -128,6 +128,8 @@ impl TasksBuilder {
             schedules: self.schedules,
             outboxes: Vec::new(),
             captures: Vec::new(),
+            audiences: Vec::new(),
+            notification_sources: Vec::new(),
         };
         engine.apply(declaration, false, false).await?;
         engine.refresh().await?;

@@ -71,6 +71,16 @@ const NOW: During = During::At(LogPosition::MAX);
 /// What an audience key contains directly, with the intervals of each.
 type Links = BTreeMap<AudienceKey, BTreeMap<AudienceKey, Vec<Interval>>>;
 
+/// A type of audience that nobody has declared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no type of audience {kind:?}; there are {known}, and others are declared under `audiences`")]
+pub struct UnknownAudienceType {
+    /// What was asked for, shortened.
+    pub kind: String,
+    /// What there is.
+    pub known: String,
+}
+
 /// Why a change of membership is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipRefused {
@@ -80,6 +90,9 @@ pub enum MembershipRefused {
     /// A user is a member, and has none.
     #[error("{0} is a user and can have no members")]
     UserHasMembers(AudienceKey),
+    /// There is no such type.
+    #[error(transparent)]
+    UnknownType(#[from] UnknownAudienceType),
     /// Positions of the log only grow.
     #[error("position {0} is before the last change of membership")]
     InThePast(LogPosition),

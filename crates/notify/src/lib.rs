@@ -16,15 +16,18 @@ mod delivery;
 mod frame;
 mod hub;
 mod identity;
+mod kafka;
+mod mapping;
 mod message;
 mod port;
 mod push;
 mod service;
 mod sink;
+mod source;
 pub mod wire;
 
 pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
-pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
+pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER, UnknownAudienceType};
 pub use callback::NotificationCallbackSender;
 pub use cursor::{Cursor, Gap};
 pub use delivery::{EntryKind, Recipient};
@@ -39,6 +42,8 @@ pub use identity::{
     LONGEST_TICKET_TTL, LONGEST_TOKEN, MOST_AUDIENCES, TICKET_PREFIX, TicketRefused, Tickets, TokenKeys, TokenRefused,
     TokenVerifier, VerifierOptions,
 };
+pub use kafka::{KAFKA_FIELDS, KafkaRecord};
+pub use mapping::{AudienceMapping, Condition, MappingError, NotificationMapping, PayloadTemplate, Said};
 pub use message::{
     Audience, Backoff, ChangeOperation, EXPIRES_AFTER, FillIn, InvalidNotification, Metadata, MetadataDraft,
     Notification, NotificationDraft, NotificationLimits, NotificationType, Priority, Retry, Routing, RoutingDraft,
@@ -55,4 +60,5 @@ pub use push::{
     WebPush, encrypt,
 };
 pub use service::{NotificationOptions, Notifications, NotifyError, UserPage};
-pub use sink::{AudienceMapping, NotificationSink, NotificationSinkOptions};
+pub use sink::{NotificationSink, NotificationSinkOptions};
+pub use source::{EVENT_FIELDS, NotificationSource, SourceError, SourceEvent, SourceOutcome};

@@ -237,6 +237,9 @@ pub enum InvalidNotification {
         /// How many it may have.
         limit: usize,
     },
+    /// It goes to an audience of a type that nobody has declared.
+    #[error("routing.audience.type: {0}")]
+    UnknownType(#[from] crate::UnknownAudienceType),
     /// A name is empty, too long, or has control characters.
     #[error("{field} must have 1 to {LONGEST_NAME} bytes and no control characters")]
     BadName {

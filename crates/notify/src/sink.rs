@@ -11,16 +11,13 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::StoreError;
-use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, Template, in_waves};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, in_waves};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    Audience, ChangeOperation, NotificationDraft, NotificationType, Notifications, NotifyError, Retry,
-    message::{MetadataDraft, RoutingDraft},
-    service::id_of,
+    AudienceMapping, MappingError, NotificationDraft, NotificationMapping, NotificationType, Notifications,
+    NotifyError, Said, mapping::Mapped, service::id_of,
 };
 
 /// How messages become notifications.
@@ -38,83 +35,37 @@ pub struct NotificationSinkOptions {
     pub durability: Durability,
 }
 
-/// The audience of a message.
-#[derive(Debug, Clone)]
-pub struct AudienceMapping {
-    /// The type of audience.
-    pub kind: String,
-    /// Templates of targets. One whose value is missing names nobody; one whose value is a JSON array names several.
-    pub targets: Vec<Template>,
-}
-
 /// Emits messages as notifications.
 #[derive(Debug)]
 pub struct NotificationSink {
     notifications: Notifications,
-    options: NotificationSinkOptions,
+    source: String,
+    mapping: NotificationMapping,
+    timeout: Duration,
+    durability: Durability,
     closed: AtomicBool,
-}
-
-/// What Debezium's envelope says of a row, where it is one.
-#[derive(Deserialize)]
-struct Envelope {
-    op: Option<String>,
-    source: Option<EnvelopeSource>,
-}
-
-#[derive(Deserialize)]
-struct EnvelopeSource {
-    table: Option<String>,
 }
 
 impl NotificationSink {
     /// A sink that emits by this service.
     pub fn new(notifications: Notifications, options: NotificationSinkOptions) -> Self {
-        Self { notifications, options, closed: AtomicBool::new(false) }
+        let NotificationSinkOptions { source, audience, kind, timeout, durability } = options;
+        let mapping =
+            NotificationMapping { audience, kind: Some(Said::Always(kind)), ..NotificationMapping::default() };
+        Self { notifications, source, mapping, timeout, durability, closed: AtomicBool::new(false) }
     }
 
     /// The notification of a message: none if it is for nobody.
-    fn draft(&self, outgoing: &RoutedMessage) -> Result<Option<NotificationDraft>, String> {
+    fn draft(&self, outgoing: &RoutedMessage) -> Result<Option<NotificationDraft>, MappingError> {
         let RoutedMessage { destination, message, .. } = outgoing;
-        // A tombstone says nothing to a page.
-        let Some(payload) = &message.payload else { return Ok(None) };
-        let id = || message.id.parse::<Uuid>().unwrap_or_else(|_| id_of(&self.options.source, &message.id, 0));
-        let Some(mapping) = &self.options.audience else {
-            let mut draft: NotificationDraft = serde_json::from_slice(payload)
-                .map_err(|error| format!("the payload is not a notification: {error}"))?;
-            draft.metadata.id.get_or_insert_with(id);
-            draft.metadata.emitter.get_or_insert_with(|| self.options.source.clone());
-            // Who sends a message on has not sent it again to anybody.
-            draft.routing.retry.attempts = 0;
-            return Ok(Some(draft));
-        };
-        let targets = mapping.targets.iter().filter_map(|template| template.render(message).ok()).flat_map(several);
-        let targets: std::collections::BTreeSet<String> = targets.filter(|target| !target.is_empty()).collect();
-        if targets.is_empty() {
-            return Ok(None);
-        }
-        let raw: Box<RawValue> =
-            serde_json::from_slice(payload).map_err(|error| format!("the payload is not JSON: {error}"))?;
-        let envelope: Option<Envelope> = serde_json::from_str(raw.get()).ok();
-        let operation = match envelope.as_ref().and_then(|envelope| envelope.op.as_deref()) {
-            Some("c" | "r") => Some(ChangeOperation::Create),
-            Some("u") => Some(ChangeOperation::Update),
-            Some("d") => Some(ChangeOperation::Delete),
-            _ => None,
-        };
-        let table = envelope.and_then(|envelope| envelope.source).and_then(|source| source.table);
-        let metadata = MetadataDraft {
-            id: Some(id()),
-            kind: Some(self.options.kind),
-            emitter: Some(self.options.source.clone()),
-            source: table.or_else(|| Some(message.event_type.clone()).filter(|name| !name.is_empty())),
+        self.mapping.draft(Mapped {
+            fields: message,
+            id: message.id.parse().unwrap_or_else(|_| id_of(&self.source, &message.id, 0)),
+            emitter: &self.source,
+            source: Some(message.event_type.clone()).filter(|name| !name.is_empty()),
             topic: Some(destination.clone()).filter(|topic| !topic.is_empty()),
-            operation,
-            ..MetadataDraft::default()
-        };
-        let audience = Audience { kind: mapping.kind.clone(), targets };
-        let routing = RoutingDraft { audience, retry: Retry::default() };
-        Ok(Some(NotificationDraft { metadata, payload: Some(raw), routing }))
+            payload: message.payload.as_deref(),
+        })
     }
 
     async fn wave(&self, wave: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
@@ -126,13 +77,13 @@ impl NotificationSink {
                     drafts.push(draft);
                 }
                 Ok(None) => {
-                    tracing::debug!(source = self.options.source, id = outgoing.message.id, "a message is for nobody");
+                    tracing::debug!(source = self.source, id = outgoing.message.id, "a message is for nobody");
                     metrics::counter!("relais_notification_unrouted_total").increment(1);
                 }
-                Err(why) => outcomes[place] = PublishOutcome::Refused(why),
+                Err(why) => outcomes[place] = PublishOutcome::Refused(why.to_string()),
             }
         }
-        let limit = self.options.timeout;
+        let limit = self.timeout;
         let Ok(answers) = timeout(limit, self.notifications.emit_each(drafts)).await else {
             let late = format!("the store did not answer within {limit:?}");
             places.into_iter().for_each(|(place, _)| outcomes[place] = PublishOutcome::Unknown(late.clone()));
@@ -150,26 +101,9 @@ impl NotificationSink {
 
     /// Whether a message was mapped and stored before. What is read again from a log may say otherwise when it was read.
     async fn is_ours(&self, id: Option<Uuid>) -> bool {
-        let (Some(id), Some(_)) = (id, &self.options.audience) else { return false };
+        let (Some(id), Some(_)) = (id, &self.mapping.audience) else { return false };
         let stored = self.notifications.find_notification(id).await;
-        stored.is_ok_and(|(stored, _)| {
-            stored.client.is_none() && stored.notification.metadata.emitter == self.options.source
-        })
-    }
-}
-
-/// A JSON array of texts or numbers, or one text.
-fn several(text: String) -> Vec<String> {
-    match serde_json::from_str::<Vec<serde_json::Value>>(&text) {
-        Ok(values) => values
-            .into_iter()
-            .filter_map(|value| match value {
-                serde_json::Value::String(text) => Some(text),
-                serde_json::Value::Number(number) => Some(number.to_string()),
-                _ => None,
-            })
-            .collect(),
-        Err(_) => vec![text],
+        stored.is_ok_and(|(stored, _)| stored.client.is_none() && stored.notification.metadata.emitter == self.source)
     }
 }
 
@@ -186,14 +120,14 @@ fn outcome(error: &NotifyError) -> PublishOutcome {
 #[async_trait]
 impl Sink for NotificationSink {
     fn durability(&self) -> Durability {
-        self.options.durability
+        self.durability
     }
 
     async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         if self.closed.load(Ordering::Relaxed) {
             return vec![PublishOutcome::Refused("the sink is closed".to_owned()); batch.len()];
         }
-        in_waves(batch, self.options.timeout, |wave| self.wave(wave)).await
+        in_waves(batch, self.timeout, |wave| self.wave(wave)).await
     }
 
     async fn close(&self) {

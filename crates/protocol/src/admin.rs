@@ -11,7 +11,8 @@ pub use self::tasks::{
     AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, LinkedTask, LinkedTasks, RetryAnswer, TasksRequest,
 };
 use crate::{
-    HumanDuration, capture::CaptureDeclaration, outbox::OutboxDeclaration, retry::RetryDeclaration,
+    HumanDuration, audience::AudienceDeclaration, capture::CaptureDeclaration,
+    notification_source::NotificationSourceDeclaration, outbox::OutboxDeclaration, retry::RetryDeclaration,
     schedule::ScheduleDeclaration,
 };
 
@@ -301,7 +302,8 @@ pub enum RoleName {
     Work,
 }
 
-/// A declaration file: the services, clients, authorizations, schedules, outboxes and captures that a server has.
+/// A declaration file: the services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources
+/// that a server has.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Declaration {
@@ -323,6 +325,12 @@ pub struct Declaration {
     /// Tables of any PostgreSQL whose changes the server publishes. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captures: Vec<CaptureDeclaration>,
+    /// Types of audience of your own, and who belongs to targets. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audiences: Vec<AudienceDeclaration>,
+    /// Events that become notifications for web pages. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notification_sources: Vec<NotificationSourceDeclaration>,
 }
 
 /// What is done with a declared thing.
@@ -343,7 +351,7 @@ pub enum AppliedAction {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedEntry {
-    /// `service`, `client`, `authorization`, `schedule`, `outbox` or `capture`.
+    /// `service`, `client`, `authorization`, `schedule`, `outbox`, `capture`, `audience` or `notification source`.
     pub kind: String,
     /// Its name.
     pub name: String,

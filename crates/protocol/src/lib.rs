@@ -4,6 +4,7 @@
 //! message looks like, and other crates say what it means. Payloads are opaque: they are carried as the text they came in.
 
 pub mod admin;
+pub mod audience;
 pub mod audit;
 pub mod batch;
 pub mod broker;
@@ -14,6 +15,7 @@ mod duration;
 mod envelope;
 pub mod events;
 pub mod instance;
+pub mod notification_source;
 mod numbers;
 pub mod outbox;
 pub mod retry;

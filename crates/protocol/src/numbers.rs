@@ -64,7 +64,7 @@ numbers! {
         cause: "A request that has a list of tasks or messages has none of them, or more than 1000.",
         remedy: "Send between 1 and 1000 entries. Divide longer lists into several requests.";
     InvalidDeclaration = 400010, "The declaration is not valid.",
-        cause: "A service, client, authorization, schedule, outbox or capture is declared with a value that is not allowed, or refers to something that does not exist. Nothing of the declaration was applied.",
+        cause: "A service, client, authorization, schedule, outbox, capture, audience or notification source is declared with a value that is not allowed, or refers to something that does not exist. Nothing of the declaration was applied.",
         remedy: "Correct what `details` names and apply it again. `docs/declarations.md` describes every key, and `relais apply --dry-run` checks a file without changing anything.";
     PrerequisiteNotFound = 400011, "A task to wait for was not found.",
         cause: "`after` names a task that does not exist, belongs to another client, or was refused in the same request.",
@@ -79,19 +79,19 @@ numbers! {
         cause: "The validation of the body began, and did not end within `validation.timeout`.",
         remedy: "Send a smaller body. The operator simplifies the `jsonSchema` of the service or raises `validation.timeout`.";
     InvalidNotification = 400015, "The notification is not valid.",
-        cause: "The message has no targets or too many, a name that is not allowed, a payload that is too large, an expiration in the past, or `attempts`.",
+        cause: "The message has no targets or too many, a type of audience that nobody has declared, a name that is not allowed, a payload that is too large, an expiration in the past, or `attempts`.",
         remedy: "Correct what `details` names. A message to many users goes to an audience with declared members.";
     NoMembers = 400016, "Nobody is known who could acknowledge the notification.",
         cause: "The message has `ack_required`, and its audience has no declared members. Members that only tokens name can not be awaited.",
         remedy: "Declare the members with `PUT /v1/audiences/{type}/{target}/members`, or send it without `ack_required`.";
     InvalidMembers = 400017, "The members are not valid.",
-        cause: "There are too many members in one call, a name is not allowed, a user would have members, or a target would contain itself.",
+        cause: "There are too many members in one call, a name is not allowed, a type of audience is not declared, a user would have members, or a target would contain itself.",
         remedy: "Correct what `details` names. At most 10,000 members are taken at once.";
     InvalidPushSubscription = 400018, "The push subscription is not valid.",
         cause: "The server does not send pushes to the endpoint (it is not `https`, or has a port or an address that the rules of callbacks do not allow), or a key is not one.",
         remedy: "Send what `PushSubscription.toJSON()` gives in the page; `details` names what is wrong. The operator makes exceptions with `callbacks.allow_hosts`, `callbacks.allow_networks`, `callbacks.ports` and `callbacks.allow_http`.";
     InvalidToken = 401001, "The token is not valid.",
-        cause: "There is no token or ticket, it has expired, its signature is wrong, or its claims are not those that the server expects.",
+        cause: "There is no token or ticket, it has expired, its signature is wrong, or its claims are not those that the server expects; or it names an audience of a type that nobody has declared, which `details` says.",
         remedy: "Get a new token from your identity provider, or a new ticket from your backend. The server's log says at level debug why it was refused.";
     Forbidden = 403001, "Forbidden.",
         cause: "The credentials are missing or wrong, or the client does not have the role that the route needs on this service. The server does not say which, so that nobody can guess client names.",
@@ -150,6 +150,12 @@ numbers! {
     PushSubscriptionNotFound = 404016, "Push subscription not found.",
         cause: "The user has no subscription with this id. It may have been forgotten because the push service said that it is gone.",
         remedy: "`GET /v1/notifications/push/subscriptions` lists the user's subscriptions. Subscribe anew if the browser is to get pushes.";
+    NotificationSourceNotFound = 404018, "Notification source not found.",
+        cause: "No notification source with this name is declared.",
+        remedy: "Check the name: `relais notification source list` shows the sources. Declare a new one with `relais apply`.";
+    AudienceNotFound = 404017, "Audience not found.",
+        cause: "No audience of this type, or of this type and target, is declared. One whose members were set with the API alone is not declared.",
+        remedy: "Check the name: `relais audience list` shows what is declared. Declare a new one with `relais apply`.";
     MethodNotAllowed = 405001, "This address does not take that method.",
         cause: "The path exists, but not with this HTTP method.",
         remedy: "Use a method that `/docs` lists for the path.";
@@ -163,7 +169,7 @@ numbers! {
         cause: "The task to cancel has already succeeded or failed.",
         remedy: "Nothing needs to be done: the task does not run any more. `details` says how it ended.";
     Conflict = 409003, "The change contradicts what is there.",
-        cause: "The request is valid, but the present state does not allow it. Examples: a service to delete has unfinished tasks, a task to retry has not ended, tasks to claim are handed out by the broker.",
+        cause: "The request is valid, but the present state does not allow it. Examples: a service to delete has unfinished tasks, a task to retry has not ended, tasks to claim are handed out by the broker, the members of an audience are declared.",
         remedy: "Read the reason in `details`, change the state that it names, and send the request again.";
     BatchClosed = 409004, "The batch is closed.",
         cause: "A task was submitted with the `batchId` of a batch that takes no more tasks: it was closed or cancelled, or was not created with `open`.",

@@ -119,6 +119,12 @@ pub(crate) fn from_record<D: DeserializeOwned>(record: &RelayRecord) -> Result<(
     Ok((shown, secrets))
 }
 
+/// Problems in one line.
+pub(crate) fn told(problems: &[Problem]) -> String {
+    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+    told.join("; ")
+}
+
 /// Says what is wrong with a declared sink.
 pub(crate) fn judge_sink(sink: &SinkDeclaration, problems: &mut Vec<Problem>) {
     match sink.kinds().as_slice() {

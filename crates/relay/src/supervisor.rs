@@ -1,4 +1,4 @@
-//! Keeps one relay for each declared outbox or capture that is not paused, and reports on them.
+//! Keeps one relay for each declared outbox, capture or notification source that is not paused, and reports on them.
 //!
 //! What is declared is read when something may have changed, and now and then besides. Only what has changed is stopped and
 //! started. The store hears every few seconds how the relays of this process are, so that any process can tell.
@@ -11,9 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use relais_bus::Bus;
 use relais_capture::Spool;
 use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, RelayReport, StoreError};
 use relais_engine::{EngineError, Problem, RelayCheck, RelayPlan, chain};
+use relais_notify::Notifications;
 use relais_protocol::admin::AppliedAction;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -61,12 +63,23 @@ pub struct RelayResources {
     pub sinks: Arc<dyn SinkFactory>,
     /// Where large transactions wait for their commit, for all relays together.
     pub spool: Option<Spool>,
+    /// What notification sources hear, and where it goes; none in a process that has no notifications.
+    pub events: Option<EventResources>,
 }
 
-/// One outbox or capture that this process publishes.
+/// What notification sources need.
+#[derive(Clone)]
+pub struct EventResources {
+    /// The event bus; none if it is off.
+    pub bus: Option<Bus>,
+    /// Notifications.
+    pub notifications: Notifications,
+}
+
+/// One outbox or capture that this process publishes, or one source that it hears.
 #[async_trait]
 pub(crate) trait Supervised: Sized + Send + 'static {
-    /// Which of the two.
+    /// Which of them.
     const KIND: RelayKind;
 
     /// Whether this process has something to do for it. For one that is paused it mostly has not.
@@ -91,7 +104,7 @@ pub(crate) trait Supervised: Sized + Send + 'static {
     async fn let_go(self, is_deleted: bool, declarations: Arc<dyn RelayDeclarations>);
 }
 
-/// The outboxes or the captures of a server.
+/// The outboxes, the captures or the notification sources of a server.
 pub(crate) struct Supervisor<R> {
     pub(crate) declarations: Arc<dyn RelayDeclarations>,
     pub(crate) resources: RelayResources,
@@ -206,6 +219,7 @@ impl<R: Supervised> Supervisor<R> {
         let section = match R::KIND {
             RelayKind::Outbox => "outboxes",
             RelayKind::Capture => "captures",
+            RelayKind::NotificationSource => "notificationSources",
         };
         let known = self.declarations.list_relays(R::KIND).await?;
         let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();

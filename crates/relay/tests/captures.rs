@@ -113,8 +113,11 @@ impl World {
     fn process(&self) -> Process {
         let declared = Arc::<Declared>::default();
         let sinks = Arc::new(Sinks(Arc::clone(&self.sink)));
-        let captures =
-            Captures::new(Arc::<Declared>::clone(&declared), RelayResources { sinks, spool: None }, "one".to_owned());
+        let captures = Captures::new(
+            Arc::<Declared>::clone(&declared),
+            RelayResources { sinks, spool: None, events: None },
+            "one".to_owned(),
+        );
         let (changes, seen) = watch::channel(0);
         let stop = CancellationToken::new();
         let task = tokio::spawn(captures.clone().run(seen, stop.clone()));

@@ -1,4 +1,4 @@
-//! Declaration files: services, clients, authorizations, schedules, outboxes and captures in YAML or JSON.
+//! Declaration files: services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources in YAML or JSON.
 //!
 //! Read alike by `relais apply` and by the server that watches a file. References to environment variables are resolved
 //! here, by whoever reads the file: the server never sees the names of another machine's variables. What the names and
@@ -179,6 +179,7 @@ authorizations:
         let read = parse_with(example, "services.yaml", |_| Some("hidden".to_owned())).unwrap();
         let counts = [read.services.len(), read.clients.len(), read.authorizations.len(), read.schedules.len()];
         assert_eq!((counts, read.outboxes.len()), ([1, 2, 2, 1], 1));
+        assert_eq!((read.captures.len(), read.audiences.len(), read.notification_sources.len()), (1, 2, 1));
     }
 
     fn refusal(text: &str) -> String {
@@ -235,7 +236,7 @@ authorizations:
             (
                 "wombat: []\n",
                 "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules, outboxes, \
-                 captures",
+                 captures, audiences, notificationSources",
             ),
             (
                 "authorizations:\n  - {clientId: c, serviceName: s, roles: [dance]}\n",
@@ -243,6 +244,11 @@ authorizations:
             ),
             ("services:\n  - serviceName: s\n    capacity: many\n", "services.yaml:3:15: expected a whole number"),
             ("services: 3\n", "services.yaml:1:11: expected a list"),
+            ("audiences:\n  - type: COURSE\n    members: [ann]\n", "services.yaml:3:15: expected keys with values"),
+            (
+                "notificationSources:\n  - sourceName: s\n    bus: {chanels: [a]}\n",
+                "services.yaml:3:11: unknown key `chanels`: did you mean `channels`?",
+            ),
             ("hello\n", "services.yaml:1:1: expected keys with values"),
             ("services:\n  - serviceName: s\n    lease: 60\n", "is not a duration"),
             ("services:\n  - capacity: 3\n", "serviceName"),

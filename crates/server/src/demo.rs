@@ -184,5 +184,7 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         schedules: Vec::new(),
         outboxes: Vec::new(),
         captures: Vec::new(),
+        audiences: Vec::new(),
+        notification_sources: Vec::new(),
     })
 }

@@ -15,7 +15,7 @@ use relais_engine::{
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use relais_notify::{NotificationCallbackSender, Notifications, WebPush};
-use relais_relay::{Captures, Outboxes, RelayResources, Spool, SpoolOptions};
+use relais_relay::{Audiences, Captures, EventResources, Outboxes, RelayResources, Sources, Spool, SpoolOptions};
 use relais_store::Ports;
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
@@ -31,6 +31,9 @@ use crate::{
 
 /// How long to wait before a database that is away is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long links stay open at a stop while events that were heard become notifications.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// How often samples of durations are counted.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -73,6 +76,7 @@ pub struct Server {
     serving: tokio::task::JoinHandle<()>,
     watching: Option<tokio::task::JoinHandle<()>>,
     relaying: Option<tokio::task::JoinHandle<()>>,
+    hearing: Option<tokio::task::JoinHandle<()>>,
     grace: Duration,
 }
 
@@ -89,7 +93,7 @@ impl Server {
         more: axum::Router,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Ports { store, relays, notifications: stored, pushes } = open_ports(config).await?;
+        let Ports { store, relays, audiences: declared, notifications: stored, pushes } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
@@ -99,7 +103,7 @@ impl Server {
         let uses_them = [Role::Api, Role::Notifications, Role::Callbacks, Role::Relay];
         let (kept, notifications) = match uses_them.into_iter().any(|role| config.server.has(role)) {
             true => {
-                let kept = notifications::Kept::open(config, stored).await?;
+                let kept = notifications::Kept::open(config, Arc::clone(&stored)).await?;
                 let notifications = notifications::start(config, kept.store(), &stop)?;
                 (Some(kept), Some(notifications))
             }
@@ -112,6 +116,7 @@ impl Server {
         if let Some(notifications) = &notifications {
             let sender = NotificationCallbackSender::new(notifications.clone());
             options.callback_senders = options.callback_senders.with(CallbackType::Notification, Arc::new(sender));
+            notifications.follow_declared(Arc::clone(&declared));
         }
         let sinks = Arc::new(Sinks::new(SinkOptions {
             broker: broker_options(config),
@@ -120,11 +125,19 @@ impl Server {
             max_body_bytes: config.server.max_body_bytes,
             notifications: notifications.clone().zip(kept.as_ref().map(notifications::Kept::durability)),
         }));
-        let resources = RelayResources { sinks: Arc::clone(&sinks) as _, spool: spool(config).await? };
+        let events = notifications.clone().map(|notifications| EventResources {
+            bus: config.events.enabled.then(|| options.bus.bus.clone()),
+            notifications,
+        });
+        let resources = RelayResources { sinks: Arc::clone(&sinks) as _, spool: spool(config).await?, events };
         let outboxes = Outboxes::new(Arc::clone(&relays), resources.clone(), process_name(config));
-        let captures = Captures::new(relays, resources, process_name(config));
+        let captures = Captures::new(Arc::clone(&relays), resources.clone(), process_name(config));
+        let sources = Sources::new(relays, resources, process_name(config));
+        let audiences = Audiences::new(declared, kept.as_ref().map_or(stored, notifications::Kept::store));
         options.outboxes = Some(Arc::new(outboxes.clone()));
         options.captures = Some(Arc::new(captures.clone()));
+        options.notification_sources = Some(Arc::new(sources.clone()));
+        options.audiences = Some(Arc::new(audiences.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
         if let (Some(kept), Some(notifications)) = (kept, &notifications) {
@@ -151,6 +164,19 @@ impl Server {
                 tokio::join!(outboxes.run(changes, stop.clone()), captures.run(also, stop));
             })
         });
+        // What sources have heard is emitted before notifications stop.
+        let drained = CancellationToken::new();
+        let hearing = config.server.has(Role::Notifications).then(|| {
+            let (changes, also, stop) = (engine.declaration_changes(), engine.declaration_changes(), stop.clone());
+            let heard = drained.clone();
+            tokio::spawn(async move {
+                tokio::join!(sources.run(changes, stop.clone()), audiences.run(also, stop));
+                heard.cancel();
+            })
+        });
+        if hearing.is_none() {
+            drained.cancel();
+        }
         let (upkeep, stopped) = (render.clone(), stop.clone());
         tokio::spawn(async move {
             // Samples are kept one by one until they are counted; a server that nobody asks must count them too.
@@ -174,12 +200,13 @@ impl Server {
             let (engine, notifications, stop) = waiting;
             stop.cancelled().await;
             engine.begin_stop();
+            let _ = tokio::time::timeout(DRAIN, drained.cancelled()).await;
             if let Some(notifications) = notifications {
                 notifications.begin_stop();
             }
         });
         let serving = tokio::spawn(relais_http::serve(listener, router.merge(more), options, stop));
-        Ok(Self { engine, notifications, serving, watching, relaying, grace: config.server.shutdown_grace.0 })
+        Ok(Self { engine, notifications, serving, watching, relaying, hearing, grace: config.server.shutdown_grace.0 })
     }
 
     /// Waits until all that was under way is finished, once the server was told to stop.
@@ -197,6 +224,11 @@ impl Server {
                 Ok(Err(error)) => tracing::error!(error = %error, "the relays ended badly"),
                 Err(_) => tracing::warn!(grace = ?self.grace, "relays were still busy when the grace period was over"),
             }
+        }
+        if let Some(hearing) = self.hearing
+            && tokio::time::timeout(self.grace, hearing).await.is_err()
+        {
+            tracing::warn!(grace = ?self.grace, "notification sources were still busy when the grace period was over");
         }
         if let Some(notifications) = self.notifications {
             notifications.stop().await;
@@ -547,6 +579,14 @@ fn describe_metrics() {
     );
     counter!("relais_notification_failed_total", "Notifications that went to the error log.");
     counter!("relais_notification_expired_total", "Notifications that have expired.");
+    counter!(
+        "relais_notification_source_events_total",
+        "Events that this process heard for notification sources, by source and outcome: emitted, known (another process was faster), passed_over (for nobody, or not meant), failed."
+    );
+    gauge!(
+        "relais_notification_source_trouble",
+        "Whether a notification source of this process can not go on, by source."
+    );
     counter!("relais_notification_unrecorded_total", "Deliveries that the ledger lacks because too many waited.");
     counter!("relais_notification_pushed_total", "Notifications that push services of browsers have taken.");
     counter!("relais_notification_push_failures_total", "Pushes that were given up.");

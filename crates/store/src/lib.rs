@@ -21,6 +21,7 @@
 
 #[macro_use]
 mod sqlite;
+mod audiences;
 mod batches;
 mod callbacks;
 mod claims;
@@ -55,7 +56,7 @@ pub use submissions::statements::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{RelayDeclarations, Store, StoreError};
+use relais_core::{AudienceDeclarations, RelayDeclarations, Store, StoreError};
 use relais_notify::{NotificationStore, PushStore};
 
 /// How to reach a database.
@@ -85,8 +86,10 @@ impl Default for Options {
 pub struct Ports {
     /// Tasks and all that belongs to them.
     pub store: Arc<dyn Store>,
-    /// Outboxes and captures.
+    /// Outboxes, captures and notification sources.
     pub relays: Arc<dyn RelayDeclarations>,
+    /// What is declared of audiences.
+    pub audiences: Arc<dyn AudienceDeclarations>,
     /// Notifications.
     pub notifications: Arc<dyn NotificationStore>,
     /// Web Push.
@@ -99,6 +102,7 @@ impl Ports {
         Self {
             store: Arc::clone(&verbs) as _,
             relays: Arc::clone(&verbs) as _,
+            audiences: Arc::clone(&verbs) as _,
             notifications: Arc::clone(&verbs) as _,
             pushes: verbs,
         }

@@ -9,6 +9,7 @@ use std::{future::Future, time::Duration};
 use relais_core::{StoreError, Timestamp, Wakeup};
 
 use crate::{
+    audiences::statements::{AudienceReader, AudienceRows},
     batches::statements::{BatchList, Batches},
     callbacks::statements::{CallbackQueue, CallbackReader},
     claims::statements::{ClaimRows, UnlockedClaims},
@@ -50,7 +51,8 @@ pub(crate) enum Heard<'a> {
 
 /// A database: how to begin a transaction, and what needs none.
 pub(crate) trait Database:
-    TaskReader
+    AudienceReader
+    + TaskReader
     + UnlimitedSubmit
     + UnlockedClaims
     + CounterReader
@@ -102,7 +104,8 @@ pub(crate) trait Database:
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
 pub(crate) trait Session:
-    TaskRows
+    AudienceRows
+    + TaskRows
     + SubmitRows
     + ClaimRows
     + CounterRows

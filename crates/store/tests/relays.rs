@@ -1,4 +1,4 @@
-//! Declared outboxes and captures on both drivers: the conformance suite, and what lies in the database of their secrets.
+//! Declared outboxes, captures and notification sources on both drivers: the conformance suite, and what lies in the database of their secrets.
 
 use std::sync::Arc;
 
@@ -43,6 +43,14 @@ mod sqlite {
 
         relais_testkit::relay_suite!(harness);
     }
+
+    mod notification_sources {
+        async fn harness() -> anyhow::Result<super::RelayHarness> {
+            super::harness(super::RelayKind::NotificationSource).await
+        }
+
+        relais_testkit::relay_suite!(harness);
+    }
 }
 
 mod postgres {
@@ -65,6 +73,14 @@ mod postgres {
     mod captures {
         async fn harness() -> anyhow::Result<super::RelayHarness> {
             super::harness(super::RelayKind::Capture).await
+        }
+
+        relais_testkit::relay_suite!(harness);
+    }
+
+    mod notification_sources {
+        async fn harness() -> anyhow::Result<super::RelayHarness> {
+            super::harness(super::RelayKind::NotificationSource).await
         }
 
         relais_testkit::relay_suite!(harness);

@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+pub mod audience_suite;
 pub mod broker_suite;
 mod database;
 mod faked_clock;

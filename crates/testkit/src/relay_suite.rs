@@ -1,4 +1,5 @@
-//! The conformance suite of the port `RelayDeclarations`: what every store keeps of declared outboxes and captures.
+//! The conformance suite of the port `RelayDeclarations`: what every store keeps of declared outboxes, captures and
+//! notification sources.
 //!
 //! A driver's own test builds a [`RelayHarness`] and passes it to [`relay_suite!`](crate::relay_suite), which makes one
 //! test of each promise.
@@ -13,7 +14,7 @@ use relais_core::{
 
 /// A store on an empty database whose tables were made.
 pub struct RelayHarness {
-    /// Which of the two is declared.
+    /// Which of them is declared.
     pub kind: RelayKind,
     /// How they are changed: with everything that is declared.
     pub store: Arc<dyn Store>,
@@ -42,7 +43,7 @@ macro_rules! relay_suite {
             what_is_deleted_is_gone,
             a_report_replaces_what_the_process_said_before,
             what_was_reported_too_long_ago_is_not_told,
-            outboxes_and_captures_are_apart,
+            kinds_are_apart,
         }
     };
     (@tests $harness:ident; $($promise:ident),* $(,)?) => {
@@ -172,7 +173,7 @@ pub async fn what_was_reported_too_long_ago_is_not_told(harness: &RelayHarness) 
 }
 
 /// Also where they have the same name.
-pub async fn outboxes_and_captures_are_apart(harness: &RelayHarness) -> Result<()> {
+pub async fn kinds_are_apart(harness: &RelayHarness) -> Result<()> {
     let other = RelayKind::ALL.into_iter().find(|kind| *kind != harness.kind).unwrap_or(harness.kind);
     let (one, two) = (relay(harness.kind, "orders", "{}", "{}")?, relay(other, "orders", r#"{"a": 1}"#, "{}")?);
     harness.store.declare(vec![put(&one, None), put(&two, None)]).await?;

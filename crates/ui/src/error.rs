@@ -33,6 +33,8 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
         | EngineError::ScheduleNotFound
         | EngineError::OutboxNotFound
         | EngineError::CaptureNotFound
+        | EngineError::NotificationSourceNotFound
+        | EngineError::AudienceNotFound
         | EngineError::AuthorizationNotFound => (StatusCode::NOT_FOUND, words.gone.to_owned()),
         EngineError::Store(cause) if matches!(**cause, StoreError::Unavailable(_)) => {
             (StatusCode::SERVICE_UNAVAILABLE, words.store_away.to_owned())
@@ -75,6 +77,7 @@ pub(crate) fn explain_notify(visitor: &Visitor, error: &NotifyError) -> Response
         }
         NotifyError::NoMembers(_) => (StatusCode::BAD_REQUEST, words.no_members.to_owned()),
         NotifyError::Invalid(_, why) => (StatusCode::BAD_REQUEST, why.to_string()),
+        NotifyError::Declared(_) => (StatusCode::CONFLICT, error.to_string()),
         NotifyError::State(why) => (StatusCode::CONFLICT, why.to_string()),
         NotifyError::Overloaded | NotifyError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         other => (StatusCode::BAD_REQUEST, other.to_string()),

@@ -96,6 +96,8 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     operator.put("/admin/outboxes/away?check=false", &away).await.data();
     keep(met, 503_008, &operator.get("/admin/outboxes/away/parked").await);
     keep(met, 404_012, &operator.get("/admin/captures/nothing").await);
+    keep(met, 404_018, &operator.get("/admin/notification-sources/nothing").await);
+    keep(met, 404_017, &operator.get("/admin/audiences/GROUP/nothing").await);
     let away = json!({
         "captureName": "away", "databaseUrl": "postgres://127.0.0.1:1/db", "tables": ["t"], "sink": {"bus": {}},
     });

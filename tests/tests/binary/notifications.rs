@@ -1,6 +1,6 @@
 //! The commands for notifications and audiences.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use relais_testkit::{RedisServer, free_port};
@@ -243,5 +243,80 @@ async fn a_redis_that_refuses_ends_the_start_and_one_that_forgets_gives_a_warnin
         let refusal = Said::of(&serve.env(name, value).current_dir(folder.path()).output()?).refusal()?;
         assert!(refusal.contains(expected) && !refusal.contains("hush"), "{refusal}");
     }
+    Ok(())
+}
+
+/// What a file declares of audiences and sources: the members of a group, and the audience of a source's events.
+fn file(members: &str, target: &str) -> String {
+    format!(
+        "audiences:\n  - type: COURSE\n  - {{type: GROUP, target: 1b, members: [{members}]}}\n\
+         notificationSources:\n  - sourceName: orders\n    bus: {{channels: [orders.*]}}\n    \
+         audience: {{type: COURSE, targets: [\"{target}\"]}}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_audiences_and_sources_follow_their_file_and_wrong_files_are_refused_with_the_place() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let watched = folder.path().join("services.yaml");
+    fs::write(&watched, file("{target: ann}", "maths"))?;
+    let options = Instance::options(sqlite(folder.path()));
+    let options = options.arg("--declarations").arg(watched.display().to_string());
+    let server = options.env("RELAIS_DECLARATIONS_INTERVAL", "50ms").start().await?;
+    let members = || -> Result<Vec<String>> {
+        let listed = type_in(&server, "audience members GROUP 1b")?.data()?;
+        Ok(listed.lines().skip(1).map(|line| words(line).join(":")).collect())
+    };
+    until("the file is applied", async || Ok(members()? == ["USER:ann"])).await?;
+    let listed = type_in(&server, "audience list")?.data()?;
+    let lines: Vec<Vec<&str>> = listed.lines().map(words).collect();
+    assert_eq!(lines[1..], [vec!["COURSE", "-", "-", "-"], vec!["GROUP", "1b", "1", "-"]], "{listed}");
+    let shown = type_in(&server, "audience show GROUP 1b")?.data()?;
+    assert!(shown.contains("USER") && shown.contains("ann"), "{shown}");
+    let refused = type_in(&server, "audience add GROUP 1b eve")?.refusal()?;
+    assert!(refused.contains("409003") && refused.contains("GROUP:1b is declared"), "{refused}");
+
+    fs::write(&watched, file("{target: ann}, {target: bob}", "{payload.course}"))?;
+    until("the edit is applied", async || Ok(members()? == ["USER:ann", "USER:bob"])).await?;
+    let source = async || type_in(&server, "notification source show orders")?.data();
+    until("the source listens", async || {
+        let shown = source().await?;
+        Ok(shown.contains("COURSE:{payload.course}")
+            && shown.lines().last().is_some_and(|line| words(line)[1] == "yes"))
+    })
+    .await?;
+    let listed = type_in(&server, "notification source list")?.data()?;
+    assert_eq!(words(listed.lines().nth(1).context("no line")?)[..3], ["orders", "listening", "orders.*"], "{listed}");
+    assert!(type_in(&server, "notification source pause orders")?.data()?.contains("paused"));
+    assert!(!type_in(&server, "notification source resume orders")?.data()?.contains("paused"));
+
+    let wrong = folder.path().join("wrong.yaml");
+    for (text, said) in [
+        ("audiences:\n  - {type: GROUP, target: a, membrs: []}\n", ["wrong.yaml:2:30", "did you mean `members`"]),
+        (
+            "audiences:\n  - {type: GROUP, target: a, members: [{type: GROUP, target: a}]}\n",
+            ["/audiences/0/members/0", "GROUP:a would contain itself: GROUP:a > GROUP:a"],
+        ),
+        (
+            "notificationSources:\n  - {sourceName: s, kafka: {brokers: h, topics: [t]}}\n",
+            ["/notificationSources/0/kafka", "has no Kafka consumers"],
+        ),
+        (
+            "notificationSources:\n  - {sourceName: s, bus: {channels: [a]}, audience: {type: CLASS, targets: [x]}}\n",
+            ["/notificationSources/0/audience/type", "no type of audience \"CLASS\""],
+        ),
+    ] {
+        fs::write(&wrong, text)?;
+        let refused = Said::of(&relais(&server)?.args(["apply", "--dry-run", "-f"]).arg(&wrong).output()?).refusal()?;
+        for part in said {
+            assert!(refused.contains(part), "{text} was refused with {refused}");
+        }
+    }
+    let exported = type_in(&server, "export")?.data()?;
+    fs::write(&wrong, &exported)?;
+    let again = Said::of(&relais(&server)?.args(["apply", "-f"]).arg(&wrong).output()?).data()?;
+    assert!(!again.contains("updated") && !again.contains("created"), "an export changes nothing: {again}");
+    let deleted = type_in(&server, "notification source delete orders --yes")?.data()?;
+    assert!(deleted.contains("deleted"), "{deleted}");
     Ok(())
 }

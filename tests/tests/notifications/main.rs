@@ -44,6 +44,7 @@ macro_rules! on_one_store {
 mod acknowledge;
 mod chaos;
 mod clocks;
+mod declared;
 mod emit;
 mod fan_in;
 mod hostile;
@@ -54,5 +55,6 @@ mod poll;
 mod push;
 mod push_service;
 mod socket;
+mod sources;
 mod stage;
 mod stream;

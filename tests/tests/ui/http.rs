@@ -53,6 +53,51 @@ async fn every_answer_has_the_policy_and_assets_can_be_kept() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audiences_say_who_changes_them_and_sources_what_they_hear() -> Result<()> {
+    let world = World::start(|_| {}).await;
+    let declared = serde_json::json!({
+        "audiences": [{"type": "GROUP", "target": "teachers", "members": [{"target": "ann"}, {"type": "GROUP", "target": "1b"}]}],
+        "notificationSources": [{
+            "sourceName": "ends", "bus": {"channels": ["task.*.failure"]},
+            "audience": {"type": "GROUP", "targets": ["teachers"]},
+        }],
+    });
+    world.app.apply(declared).await;
+    world
+        .app
+        .caller()
+        .put("/admin/audiences/GROUP/1b/members", &serde_json::json!({"members": [{"target": "bob"}]}))
+        .await
+        .data();
+    let page = async |path: &str| anyhow::Ok(client()?.get(world.url(path)).send().await?.text().await?);
+    for (path, shown) in [
+        ("/ui/notifications", ["/ui/notification-sources", "/ui/audiences", "Audiences"]),
+        ("/ui/audiences?type=GROUP&target=teachers", ["only the declaration changes them", "ann", "GROUP:1b"]),
+        ("/ui/audiences?type=GROUP&target=1b", ["It is not declared", "bob", "teachers"]),
+        ("/ui/notification-sources", ["ends", "task.*.failure", "teachers"]),
+        // Nobody hears events in this process.
+        ("/ui/notification-sources/ends", ["in trouble", "no process hears its events", "task.*.failure"]),
+    ] {
+        let text = page(path).await?;
+        for part in shown {
+            ensure!(text.to_lowercase().contains(&part.to_lowercase()), "{path} does not show {part:?}");
+        }
+    }
+    let paused = csrf(&page("/ui/notification-sources/ends").await?)?;
+    let own = world.url("");
+    let answer = post(
+        &world,
+        "/ui/notification-sources/ends/pause",
+        &[("origin", own.trim_end_matches('/'))],
+        &format!("csrf={paused}"),
+    )
+    .await?;
+    ensure!(answer.status().is_redirection(), "{}", answer.status());
+    ensure!(page("/ui/notification-sources").await?.contains("Paused"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_for_notifications_are_shown_in_both_languages() -> Result<()> {
     let world = World::start(|_| {}).await;
     for (language, shown) in [
@@ -250,6 +295,8 @@ async fn odd_addresses_and_forms_are_answered_and_break_nothing() -> Result<()> 
         "/ui/schedules/nothing",
         "/ui/outboxes/nothing",
         "/ui/captures/nothing",
+        "/ui/notification-sources/nothing",
+        "/ui/audiences?type=%3Cscript%3E&target=%00",
         "/ui/callbacks/nothing",
         "/ui/callbacks?status=NONSENSE&cursor=zz",
         "/ui/audit?cursor=%20",

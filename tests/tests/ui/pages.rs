@@ -30,6 +30,8 @@ async fn all_pages(world: &World) -> Vec<(&'static str, String)> {
         ("outboxes", "/ui/outboxes".to_owned()),
         ("captures", "/ui/captures".to_owned()),
         ("notifications", "/ui/notifications".to_owned()),
+        ("notification-sources", "/ui/notification-sources".to_owned()),
+        ("audiences", "/ui/audiences?type=GROUP&target=teachers".to_owned()),
         ("callbacks", "/ui/callbacks".to_owned()),
         ("callback", format!("/ui/callbacks/{callback}")),
         ("dead-letters", "/ui/dead-letters".to_owned()),

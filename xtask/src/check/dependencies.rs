@@ -34,10 +34,19 @@ const MAY_KNOW: [(&str, &[&str]); 27] = [
         "relais-engine",
         &["relais-core", "relais-protocol", "relais-group-commit", "relais-handler", "relais-message", "relais-bus"],
     ),
-    // Outboxes in the server: implements a port of the engine, as the api uses it.
+    // Outboxes and the like in the server: implements ports of the engine, as the api uses them.
     (
         "relais-relay",
-        &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
+        &[
+            "relais-core",
+            "relais-protocol",
+            "relais-engine",
+            "relais-message",
+            "relais-outbox",
+            "relais-capture",
+            "relais-bus",
+            "relais-notify",
+        ],
     ),
     ("relais-notify", &["relais-core", "relais-group-commit", "relais-message"]),
     // The port of notifications on Redis, beside the one on databases.

@@ -212,6 +212,6 @@ pub(crate) async fn ticket(
     let keys =
         audiences.iter().flat_map(|(kind, targets)| targets.iter().map(move |target| AudienceKey::new(kind, target)));
     let identity = Identity::new(user, keys, None).map_err(|error| invalid("", error.to_string()))?;
-    let (ticket, expires) = notifications.issue_ticket(&identity, ttl)?;
+    let (ticket, expires) = notifications.issue_ticket(&identity, ttl).await?;
     Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(Success::new(TicketAnswer { ticket, expires }))))
 }

@@ -4,9 +4,11 @@
 
 pub(crate) mod admin;
 pub(crate) mod audiences;
+pub(crate) mod declared;
 pub(crate) mod emit;
 pub(crate) mod push;
 pub(crate) mod socket;
+pub(crate) mod sources;
 pub(crate) mod stream;
 pub(crate) mod user;
 
@@ -14,7 +16,7 @@ use axum::{
     extract::FromRequestParts,
     http::{HeaderValue, Method, header, request::Parts},
 };
-use relais_notify::{Identity, Notifications, NotifyError, WebPush};
+use relais_notify::{Identity, Notifications, NotifyError, TokenRefused, WebPush};
 use relais_protocol::ErrorNumber;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -69,6 +71,13 @@ pub(crate) fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::links))
         .routes(routes!(admin::members, admin::set_members, admin::add_members))
         .routes(routes!(admin::remove_member))
+        .routes(routes!(declared::list))
+        .routes(routes!(declared::show_type, declared::put_type, declared::delete_type))
+        .routes(routes!(declared::show, declared::put, declared::delete))
+        .routes(routes!(sources::list))
+        .routes(routes!(sources::show, sources::put, sources::delete))
+        .routes(routes!(sources::pause))
+        .routes(routes!(sources::resume))
 }
 
 /// What browsers are told about other origins.
@@ -118,7 +127,7 @@ impl FromRequestParts<App> for User {
             pairs.filter_map(|pair| pair.strip_prefix("ticket=")).next().and_then(decode)
         };
         let token = bearer.or_else(ticket).ok_or_else(|| ApiError::new(ErrorNumber::InvalidToken))?;
-        Ok(Self(notifications.identify(&token)?))
+        Ok(Self(notifications.identify(&token).await?))
     }
 }
 
@@ -126,6 +135,10 @@ impl From<NotifyError> for ApiError {
     fn from(error: NotifyError) -> Self {
         use ErrorNumber as N;
         match &error {
+            // The token itself is good: whoever issued it is told what it must not say.
+            NotifyError::Unauthorized(why @ TokenRefused::UnknownType(_)) => {
+                Self::at(N::InvalidToken, "audiences", why.to_string())
+            }
             NotifyError::Unauthorized(why) => {
                 tracing::debug!(error = %why, "a token is refused");
                 Self::new(N::InvalidToken)
@@ -144,6 +157,7 @@ impl From<NotifyError> for ApiError {
             NotifyError::NotFound => Self::new(N::NotificationNotFound),
             NotifyError::State(why) => Self::at(N::NotificationState, "", why.to_string()),
             NotifyError::Members(why) => Self::at(N::InvalidMembers, "/members", why.to_string()),
+            NotifyError::Declared(_) => Self::at(N::Conflict, "", error.to_string()),
             NotifyError::Ticket(why) => Self::at(N::InvalidRequest, "", why.to_string()),
             NotifyError::TooManyLinks(why) => Self::at(N::TooManyLinks, "", why.to_string()).retry_after(10),
             NotifyError::Overloaded => Self::new(N::Overloaded).retry_after(1),

@@ -135,7 +135,8 @@ async fn hear(
         let _ = sender.send(Message::text(r#"{"event":"error","data":{"reason":"ack"}}"#)).await;
     }
     if let Some(token) = token {
-        let renewed = notifications.identify(&token).and_then(|new| notifications.renew_link(link.id(), &new));
+        let renewed = notifications.identify(&token).await;
+        let renewed = renewed.and_then(|new| notifications.renew_link(link.id(), &new));
         if renewed.is_err() {
             let _ = sender.send(Message::text(r#"{"event":"error","data":{"reason":"token"}}"#)).await;
         }

@@ -13,14 +13,16 @@ use crate::openapi::document_value;
 const SCHEMAS: &str = "#/components/schemas/";
 
 /// The sections, in the order in which one thing refers to another.
-const SECTIONS: [&str; 6] = ["services", "clients", "authorizations", "schedules", "outboxes", "captures"];
+const SECTIONS: [&str; 8] =
+    ["services", "clients", "authorizations", "schedules", "outboxes", "captures", "audiences", "notificationSources"];
 
 const OPENING: &str = r#"# Declarations
 
 <!-- `relais reference declarations` prints this page. Change the doc comments in crates/protocol, then run
 `cargo xtask gen`. -->
 
-A declaration file says which services, clients, authorizations, schedules, outboxes and captures a server has:
+A declaration file says which services, clients, authorizations, schedules, outboxes, captures, audiences and
+notification sources a server has:
 
 ```yaml
 # services.yaml
@@ -60,6 +62,17 @@ captures:
     tables: [orders, customers]
     maskColumns: {public.customers.card: "****"}
     sink: {redis: {url: {env: REDIS_URL}}}
+audiences:
+  - type: COURSE
+  - type: GROUP
+    target: teachers
+    members: [{target: ann}, {type: COURSE, target: maths}]
+notificationSources:
+  - sourceName: failures
+    bus: {channels: [task.*.failure]}
+    audience: {type: GROUP, targets: [teachers]}
+    payload: {title: "{payload.service} failed", task: "{payload.taskId}"}
+    type: NOTIFICATION
 ```
 
 Apply it with `relais apply -f services.yaml`, or name it in the setting `declarations.file`: the server then applies
@@ -68,8 +81,8 @@ has as such a file. The file is YAML or JSON. The admin API takes the same objec
 `PUT /admin/services/{service}`.
 
 A file is applied as a whole or not at all. What it does not name stays as it is, unless you prune
-(`relais apply --prune`, `declarations.prune`). A service, client, authorization, schedule, outbox or capture that
-it names becomes what the file says: a key that is absent gets its default.
+(`relais apply --prune`, `declarations.prune`). A service, client, authorization, schedule, outbox, capture, audience or
+notification source that it names becomes what the file says: a key that is absent gets its default.
 
 The database and the sink of a new or changed outbox or capture are asked whether they can be used. One that is away is
 refused by `relais apply` and the admin API (`--no-check` and `check=false` store it all the same); a file that the

@@ -8,9 +8,9 @@ mod ports;
 use std::time::Duration;
 
 use crate::{
-    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, NotificationRights, QueueSettings,
-    RelayChange, Revocation, Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task,
-    TaskChange, TaskId, TaskTransport, Wakeup,
+    AudienceChange, ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, NotificationRights,
+    QueueSettings, RelayChange, Revocation, Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State,
+    Status, Task, TaskChange, TaskId, TaskTransport, Wakeup,
 };
 
 pub use ports::*;
@@ -197,8 +197,10 @@ pub enum Change {
     },
     /// Changes a schedule.
     Schedule(ScheduleChange),
-    /// Changes an outbox or a capture.
+    /// Changes an outbox, a capture or a notification source.
     Relay(RelayChange),
+    /// Changes what is declared of audiences.
+    Audience(AudienceChange),
 }
 
 /// A listener to the store. Called after the commit, from any thread; must return at once.

@@ -171,6 +171,14 @@ impl Engine {
                 Some(captures) => captures.declarations().await?,
                 None => Vec::new(),
             },
+            audiences: match self.audiences() {
+                Some(audiences) => audiences.declarations().await?,
+                None => Vec::new(),
+            },
+            notification_sources: match self.notification_sources() {
+                Some(sources) => sources.declarations().await?,
+                None => Vec::new(),
+            },
         })
     }
 

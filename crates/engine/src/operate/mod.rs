@@ -2,8 +2,10 @@
 //! checks the role and writes the audit log.
 
 pub(crate) mod admin;
+pub(crate) mod audiences;
 pub(crate) mod captures;
 pub(crate) mod depth;
+pub(crate) mod notification_sources;
 pub(crate) mod operator;
 pub(crate) mod outboxes;
 pub(crate) mod overview;

@@ -27,14 +27,14 @@ pub enum RelayCheck {
     Declaration,
 }
 
-/// What is to be changed of outboxes or captures.
+/// What is to be changed of outboxes, captures or notification sources.
 #[derive(Debug, Default)]
 pub struct RelayPlan {
     /// What is done with each of them.
     pub entries: Vec<(RelayName, AppliedAction)>,
     /// The changes.
     pub changes: Vec<RelayChange>,
-    /// What is wrong, below `/outboxes` or `/captures`.
+    /// What is wrong, below `/outboxes`, `/captures` or `/notificationSources`.
     pub problems: Vec<Problem>,
 }
 
@@ -148,9 +148,12 @@ impl Engine {
     pub fn notes(&self) -> Vec<String> {
         let outboxes = self.outboxes().map(|outboxes| outboxes.in_trouble()).unwrap_or_default();
         let captures = self.captures().map(|captures| captures.in_trouble()).unwrap_or_default();
-        let outboxes = outboxes.into_iter().map(|(name, why)| format!("outbox {name}: {why}"));
-        let captures = captures.into_iter().map(|(name, why)| format!("capture {name}: {why}"));
+        let sources = self.notification_sources().map(|sources| sources.in_trouble()).unwrap_or_default();
+        let noted = |kind: &'static str, troubles: Vec<(String, String)>| {
+            troubles.into_iter().map(move |(name, why)| format!("{kind} {name}: {why}"))
+        };
+        let relays = noted("outbox", outboxes).chain(noted("capture", captures));
         let others = self.0.readiness.in_trouble().into_iter().map(|(part, why)| format!("{part}: {why}"));
-        outboxes.chain(captures).chain(others).collect()
+        relays.chain(noted("notification source", sources)).chain(others).collect()
     }
 }

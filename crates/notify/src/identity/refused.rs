@@ -71,6 +71,9 @@ pub enum TokenRefused {
     /// It says something about the user that can not be.
     #[error(transparent)]
     Identity(#[from] InvalidIdentity),
+    /// It says that the user belongs to an audience of a type that nobody has declared.
+    #[error(transparent)]
+    UnknownType(#[from] crate::UnknownAudienceType),
     /// It is a ticket, and tickets are not accepted.
     #[error("tickets are not accepted: there is no key for them")]
     NoTickets,
@@ -134,6 +137,9 @@ pub enum TicketRefused {
     /// The identity can not be.
     #[error(transparent)]
     Identity(#[from] InvalidIdentity),
+    /// It would say that the user belongs to an audience of a type that nobody has declared.
+    #[error(transparent)]
+    UnknownType(#[from] crate::UnknownAudienceType),
     /// The identity that it is issued for has expired.
     #[error("the identity has expired")]
     Expired,

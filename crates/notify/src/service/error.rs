@@ -34,6 +34,9 @@ pub enum NotifyError {
     /// The members can not be changed.
     #[error("{0}")]
     Members(MembershipRefused),
+    /// The target is declared: its declaration says who its members are.
+    #[error("{0} is declared, and has the members of its declaration; change that instead")]
+    Declared(crate::AudienceKey),
     /// The ticket can not be issued.
     #[error("{0}")]
     Ticket(#[from] TicketRefused),

@@ -1,20 +1,23 @@
 //! [`Notifications`]: the use cases of notifications, and what runs in the background.
 
 mod background;
+mod declared;
+mod emit;
 mod error;
 
+use self::declared::DeclaredCache;
 pub use self::error::NotifyError;
 pub(crate) use self::error::no_keys;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use relais_core::{Wakeup, WakeupListener};
+use relais_core::{AudienceDeclarations, Wakeup, WakeupListener};
 use relais_group_commit::{BatchOptions, Batcher, Weigh};
 use ring::digest;
 use tokio::sync::{Notify, watch};
@@ -22,10 +25,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use crate::{
-    AckChoice, Acknowledged, Acknowledgement, AudienceKey, Counts, Emitted, FillIn, Identities, Identity,
-    InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition, Member, MembersChange,
-    MembersChanged, Metadata, NewNotification, Notification, NotificationDraft, NotificationFilter, NotificationLimits,
-    NotificationStore, StoredNotification, TokenRefused, UserScope,
+    AckChoice, Acknowledged, Acknowledgement, AudienceKey, Counts, Emitted, Identities, Identity, LedgerLine,
+    ListFilter, ListRequest, ListedNotification, LogPosition, Member, MembersChange, MembersChanged, MembershipRefused,
+    NewNotification, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
+    TokenRefused, UserScope,
     frame::Frame,
     hub::{Hub, HubOptions, LinkGlance, link::OpenLink, summary::LinkSummary, with_claims},
 };
@@ -110,6 +113,9 @@ struct Inner {
     acknowledgements: Batcher<Acknowledgement, Acknowledged, NotifyError>,
     /// Pages that come back all at once share reads.
     scopes: Batcher<ScopeOf, UserScope, NotifyError>,
+    /// What is declared of audiences; none where every type is accepted.
+    declared: OnceLock<Arc<dyn AudienceDeclarations>>,
+    declared_cache: DeclaredCache,
     log_bell: Notify,
     timer_bell: Notify,
     keys_bell: Notify,
@@ -189,6 +195,8 @@ impl Notifications {
             emissions,
             acknowledgements,
             scopes,
+            declared: OnceLock::new(),
+            declared_cache: DeclaredCache::default(),
             log_bell: Notify::new(),
             timer_bell: Notify::new(),
             keys_bell: Notify::new(),
@@ -267,8 +275,8 @@ impl Notifications {
     }
 
     /// Who has this token or ticket.
-    pub fn identify(&self, token: &str) -> Result<Identity> {
-        self.0.identities.verify(token, self.now()).map_err(|refused| {
+    pub async fn identify(&self, token: &str) -> Result<Identity> {
+        let identity = self.0.identities.verify(token, self.now()).map_err(|refused| {
             if matches!(refused, TokenRefused::UnknownKid { .. } | TokenRefused::NoKeys) {
                 self.0.keys_bell.notify_one();
             }
@@ -277,7 +285,9 @@ impl Notifications {
                 TokenRefused::NoTickets | TokenRefused::NoKeys => no_keys(),
                 refused => NotifyError::Unauthorized(refused),
             }
-        })
+        })?;
+        self.judge_claims::<TokenRefused>(&identity).await?.map_err(NotifyError::Unauthorized)?;
+        Ok(identity)
     }
 
     /// What tokens and tickets are verified with.
@@ -291,124 +301,15 @@ impl Notifications {
     }
 
     /// A ticket for a user.
-    pub fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<(String, Timestamp)> {
+    pub async fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<(String, Timestamp)> {
+        self.judge_claims::<TicketRefused>(identity).await??;
         let tickets = self.0.identities.tickets().ok_or_else(no_keys)?;
         Ok(tickets.issue(identity, self.now(), ttl)?)
-    }
-
-    /// Emits messages for a client, or for Relais itself; answers their ids. All of them are checked before any is stored.
-    /// With an idempotency key, the same call has the same effect once.
-    pub async fn emit(
-        &self,
-        drafts: Vec<NotificationDraft>,
-        client: Option<&str>,
-        idempotency_key: Option<&str>,
-    ) -> Result<Vec<Uuid>> {
-        let now = self.now_in_millis();
-        let mut messages = Vec::with_capacity(drafts.len());
-        for (number, draft) in drafts.into_iter().enumerate() {
-            let id = idempotency_key.map_or_else(Uuid::now_v7, |key| id_of(client.unwrap_or_default(), key, number));
-            messages.push(self.fill(draft, client, id, now).map_err(|why| NotifyError::Invalid(number, why))?);
-        }
-        if messages.len() > 1 {
-            self.check_all(&messages).await?;
-        }
-        let sent = messages.clone();
-        let answers = self.0.emissions.put_all(messages).await?;
-        for (number, (new, answer)) in sent.iter().zip(answers).enumerate() {
-            self.accept(number, new, answer).await?;
-        }
-        metrics::counter!("relais_notification_emitted_total").increment(sent.len() as u64);
-        Ok(sent.into_iter().map(|new| new.notification.metadata.id).collect())
-    }
-
-    /// Looks before anything is stored whether all messages of a list can be.
-    async fn check_all(&self, messages: &[NewNotification]) -> Result<()> {
-        let answers = self.0.store.check_notifications(messages).await?;
-        let mut seen: HashMap<Uuid, &NewNotification> = HashMap::new();
-        for (number, (new, answer)) in messages.iter().zip(answers).enumerate() {
-            self.accept(number, new, answer).await?;
-            let first = seen.entry(new.notification.metadata.id).or_insert(new);
-            if !says_the_same(&first.notification, &new.notification) {
-                return Err(NotifyError::IdTaken(number));
-            }
-        }
-        Ok(())
-    }
-
-    /// What an answer of the store means for a message.
-    async fn accept(&self, number: usize, new: &NewNotification, answer: Emitted) -> Result<()> {
-        match answer {
-            Emitted::Stored => Ok(()),
-            Emitted::Known if self.is_same(new).await? => Ok(()),
-            Emitted::Known => Err(NotifyError::IdTaken(number)),
-            Emitted::NoMembers => Err(NotifyError::NoMembers(number)),
-        }
-    }
-
-    /// Emits messages for Relais itself. Each has its own answer: one that is refused does not hold up the others.
-    pub(crate) async fn emit_each(&self, drafts: Vec<NotificationDraft>) -> Vec<Result<Uuid>> {
-        let now = self.now_in_millis();
-        let mut answers: Vec<Result<Uuid>> = Vec::with_capacity(drafts.len());
-        let mut messages = Vec::with_capacity(drafts.len());
-        for (number, draft) in drafts.into_iter().enumerate() {
-            answers.push(match self.fill(draft, None, Uuid::now_v7(), now) {
-                Ok(new) => {
-                    let id = new.notification.metadata.id;
-                    messages.push((number, new));
-                    Ok(id)
-                }
-                Err(why) => Err(NotifyError::Invalid(number, why)),
-            });
-        }
-        let sent = messages.iter().map(|(_, new)| new.clone()).collect();
-        for ((number, new), emitted) in messages.into_iter().zip(self.0.emissions.put_each(sent).await) {
-            let accepted = match emitted {
-                Ok(answer) => self.accept(number, &new, answer).await,
-                Err(error) => Err(error),
-            };
-            if let Err(refused) = accepted {
-                answers[number] = Err(refused);
-            }
-        }
-        metrics::counter!("relais_notification_emitted_total")
-            .increment(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
-        answers
-    }
-
-    fn fill(
-        &self,
-        draft: NotificationDraft,
-        client: Option<&str>,
-        id: Uuid,
-        now: Timestamp,
-    ) -> std::result::Result<NewNotification, InvalidNotification> {
-        let with = FillIn { now, id, emitter: client.unwrap_or("relais") };
-        let notification = draft.fill(&with, &self.0.options.limits)?;
-        Ok(NewNotification { notification, client: client.map(str::to_owned), ack_timeout: self.0.options.ack_timeout })
-    }
-
-    /// Whether the message with this id is the same one: of the same client, and it says the same.
-    async fn is_same(&self, new: &NewNotification) -> Result<bool> {
-        let Some((stored, _)) = self.0.store.find_notification(new.notification.metadata.id, 0).await? else {
-            return Ok(true);
-        };
-        Ok(stored.client == new.client && says_the_same(&stored.notification, &new.notification))
     }
 
     /// Takes a message back. With `client`, only a message of that client.
     pub async fn withdraw(&self, id: Uuid, client: Option<&str>) -> Result<()> {
         Ok(self.0.store.withdraw(id, client.map(str::to_owned), None).await?)
-    }
-
-    /// Puts another message in the place of one; answers its id.
-    pub async fn replace(&self, id: Uuid, client: Option<&str>, draft: NotificationDraft) -> Result<Uuid> {
-        let new = self
-            .fill(draft, client, Uuid::now_v7(), self.now_in_millis())
-            .map_err(|why| NotifyError::Invalid(0, why))?;
-        let new_id = new.notification.metadata.id;
-        self.0.store.withdraw(id, client.map(str::to_owned), Some(new)).await?;
-        Ok(new_id)
     }
 
     /// Sends a message of the error log again.
@@ -433,6 +334,12 @@ impl Notifications {
 
     /// Changes the members of a target.
     pub async fn change_members(&self, key: AudienceKey, change: MembersChange) -> Result<MembersChanged> {
+        self.judge_owner(&key).await?;
+        if let MembersChange::Set(members) | MembersChange::Add(members) = &change {
+            for key in members.iter().chain([&key]) {
+                self.judge_type::<MembershipRefused>(&key.kind).await?.map_err(NotifyError::Members)?;
+            }
+        }
         Ok(self.0.store.change_members(key, change).await?)
     }
 
@@ -574,20 +481,14 @@ impl Notifications {
 
 impl WakeupListener for Notifications {
     fn wake(&self, wakeup: &Wakeup) {
+        if wakeup.declared {
+            self.0.declared_cache.forget();
+        }
         if wakeup.notifications {
             self.0.log_bell.notify_one();
             self.0.timer_bell.notify_one();
         }
     }
-}
-
-/// Whether two messages are the same, but for their dates, which may have been filled in.
-fn says_the_same(one: &Notification, other: &Notification) -> bool {
-    let what = |notification: &Notification| {
-        let Metadata { priority, kind, emitter, source, topic, operation, .. } = notification.metadata.clone();
-        (priority, kind, emitter, source, topic, operation)
-    };
-    what(one) == what(other) && one.payload.get() == other.payload.get() && one.routing == other.routing
 }
 
 /// The id of a message that an idempotency key names, within one client.

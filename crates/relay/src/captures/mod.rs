@@ -22,11 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     declaration::{DeclaredCapture, whole_name},
-    running::{RunningCapture, release, told, why},
+    running::{RunningCapture, release, why},
 };
 use crate::{
     RelayResources,
     check::{PATIENCE, Wrong, check_sink, database_away, is_away, problems},
+    declaration::told,
     supervisor::{Planned, Planner, Supervised as _, Supervisor},
 };
 

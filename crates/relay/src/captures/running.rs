@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::declaration::DeclaredCapture;
 use crate::{
+    declaration::told,
     running::{DROP_TRIES, LONGEST_PAUSE},
     sink::TracedSink,
     supervisor::{RelayResources, Supervised},
@@ -165,11 +166,6 @@ pub(crate) fn why(error: &CaptureError) -> String {
         CaptureError::Database(cause) => format!("{error}: {cause}"),
         other => chain(other),
     }
-}
-
-pub(crate) fn told(problems: &[relais_engine::Problem]) -> String {
-    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
-    told.join("; ")
 }
 
 /// How a capture does, seen from outside its task.

@@ -30,7 +30,7 @@ pub struct ServeArgs {
     /// What this process does, all of it by default [setting: server.roles]
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
     pub roles: Vec<Role>,
-    /// File of services, clients, authorizations, schedules, outboxes and captures to apply and to watch [setting: declarations.file]
+    /// File of services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources to apply and to watch [setting: declarations.file]
     #[arg(long, value_name = "FILE")]
     pub declarations: Option<String>,
     /// How log lines look [setting: log.format]

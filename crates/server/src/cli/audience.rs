@@ -7,9 +7,13 @@ use relais_notify::{
     wire::{MembersAnswer, MembersPage, MembersRequest, TargetName},
 };
 
+use relais_protocol::audience::{AudienceDeclaration, AudienceState, AudienceStates};
+
 use super::{
+    apply::show_report,
     connection::{Connection, ConnectionArgs, Request},
-    table::{Column::*, table},
+    service::confirm,
+    table::{Column::*, card, or_none, table},
 };
 use crate::output;
 
@@ -25,6 +29,21 @@ pub struct AudienceArgs {
 
 #[derive(Debug, Subcommand)]
 enum AudienceCommand {
+    /// List the declared audiences: types, and targets whose members a declaration decides
+    List,
+    /// Show a declared type or a declared audience, with its members
+    Show {
+        #[command(flatten)]
+        audience: DeclaredArgs,
+    },
+    /// Delete a declared type, or a declared audience with its members
+    Delete {
+        #[command(flatten)]
+        audience: DeclaredArgs,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// List the members of an audience, in the order of their names
     Members {
         #[command(flatten)]
@@ -63,6 +82,39 @@ enum AudienceCommand {
         #[arg(value_name = "MEMBER", required = true, value_parser = member)]
         members: Vec<AudienceKey>,
     },
+}
+
+#[derive(Debug, Args)]
+struct DeclaredArgs {
+    /// The type of audience, e.g. GROUP
+    #[arg(value_name = "TYPE", value_parser = name)]
+    kind: String,
+    /// The target, e.g. teachers; none for the type itself
+    #[arg(value_parser = name)]
+    target: Option<String>,
+}
+
+impl DeclaredArgs {
+    fn get(&self) -> Request<'_> {
+        match &self.target {
+            Some(target) => Request::get(["admin", "audiences", &self.kind, target]),
+            None => Request::get(["admin", "audiences", &self.kind]),
+        }
+    }
+
+    fn delete(&self) -> Request<'_> {
+        match &self.target {
+            Some(target) => Request::delete(["admin", "audiences", &self.kind, target]),
+            None => Request::delete(["admin", "audiences", &self.kind]),
+        }
+    }
+
+    fn question(&self) -> String {
+        match &self.target {
+            Some(target) => format!("Delete audience {}:{target}, with its declared members?", self.kind),
+            None => format!("Delete the type of audience {}?", self.kind),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -112,6 +164,18 @@ fn member(text: &str) -> Result<AudienceKey, String> {
 pub async fn run(args: AudienceArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     match args.command {
+        AudienceCommand::List => {
+            server.print(Request::get(["admin", "audiences"]), show_audiences).await?;
+        }
+        AudienceCommand::Show { audience } => {
+            server.print(audience.get(), show_audience).await?;
+        }
+        AudienceCommand::Delete { audience, yes } => {
+            if !yes {
+                confirm(&audience.question())?;
+            }
+            server.print(audience.delete(), show_report).await?;
+        }
         AudienceCommand::Members { audience, limit, after } => {
             let request = Request::get(audience.path()).with("limit", Some(limit)).with("after", after);
             let page: Option<MembersPage> = server.print(request, show_members).await?;
@@ -142,6 +206,39 @@ pub async fn run(args: AudienceArgs) -> Result<()> {
 
 fn wanted(members: Vec<AudienceKey>) -> MembersRequest {
     MembersRequest { members: members.into_iter().map(TargetName::from).collect() }
+}
+
+fn show_audiences(states: &AudienceStates) -> String {
+    let rows = states.audiences.iter().map(|state| {
+        let AudienceDeclaration { kind, target, .. } = &state.declaration;
+        [
+            kind.clone(),
+            or_none(target.as_deref()),
+            or_none(target.as_ref().map(|_| state.declared_members)),
+            or_none(trouble(state)),
+        ]
+    });
+    let columns = [Left("TYPE"), Left("TARGET"), Right("MEMBERS"), Left("TROUBLE")];
+    table(columns, rows, "No audiences are declared. `relais apply` declares them.")
+}
+
+fn trouble(state: &AudienceState) -> Option<&str> {
+    let removing = || state.removing.then_some("its members are being removed");
+    state.trouble.as_deref().or_else(removing)
+}
+
+fn show_audience(state: &AudienceState) -> String {
+    let AudienceDeclaration { kind, target, members } = &state.declaration;
+    let head = card([
+        ("type", Some(kind.clone())),
+        ("target", target.clone()),
+        ("trouble", trouble(state).map(str::to_owned)),
+    ]);
+    if target.is_none() {
+        return head;
+    }
+    let rows = members.iter().map(|member| [member.kind.clone(), member.target.clone()]);
+    format!("{head}\n\n{}", table([Left("TYPE"), Left("TARGET")], rows, "It has no members."))
 }
 
 fn show_members(page: &MembersPage) -> String {

@@ -19,6 +19,7 @@ mod events;
 mod health;
 mod instance;
 mod notification;
+mod notification_source;
 mod outbox;
 mod purge;
 mod reference;
@@ -88,9 +89,9 @@ pub enum Command {
     Outbox(outbox::OutboxArgs),
     /// Check databases for change capture, see how captures do, ask for snapshots, import Debezium's connectors
     Capture(capture::CaptureArgs),
-    /// Send notifications, see who has acknowledged them, look at the error log, withdraw
+    /// Send notifications, see who has acknowledged them, look at the error log, withdraw; see what emits them
     Notification(notification::NotificationArgs),
-    /// Say who belongs to which audience of notifications
+    /// Say who belongs to which audience of notifications, see which audiences are declared
     Audience(audience::AudienceArgs),
     /// See which processes are on the store, and decide about those that died
     Instance(instance::InstanceArgs),
@@ -111,9 +112,9 @@ pub enum Command {
     Deadletter(deadletter::DeadLetterArgs),
     /// Follow what happens, publish events, see how the event bus does
     Events(events::EventsArgs),
-    /// Make the server's services, clients, authorizations, schedules, outboxes and captures what a file says
+    /// Make the server's services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources what a file says
     Apply(apply::ApplyArgs),
-    /// Print the server's services, clients, authorizations, schedules, outboxes and captures as such a file, without secrets
+    /// Print the server's services, clients, authorizations, schedules, outboxes, captures, audiences and notification sources as such a file, without secrets
     Export(apply::ExportArgs),
     /// Remove what is too old now, instead of waiting for the daily purge
     Purge(purge::PurgeArgs),
@@ -240,6 +241,16 @@ mod tests {
             "capture pause shop",
             "capture resume shop",
             "capture drop shop --yes",
+            "audience list",
+            "audience show GROUP 1b",
+            "audience show COURSE --json",
+            "audience delete GROUP 1b --yes",
+            "audience delete COURSE --yes",
+            "notification source list",
+            "notification source show failures",
+            "notification source pause failures",
+            "notification source resume failures",
+            "notification source delete failures --yes",
             "apply -f x --no-check",
             "notification list --status failed --client shop --limit 7",
             "notification list --before 17 --json",

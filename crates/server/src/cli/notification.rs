@@ -14,6 +14,7 @@ use super::{
     args::client_id,
     audience::target,
     connection::{Connection, ConnectionArgs, Request},
+    notification_source::{self, SourceArgs},
     table::{Column::*, card, or_none, table},
 };
 use crate::output;
@@ -57,6 +58,9 @@ enum NotificationCommand {
     Links,
     /// Send a notification, e.g. as a test; prints its id
     Send(SendArgs),
+    /// See what events become notifications, pause and resume
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Source(SourceArgs),
 }
 
 #[derive(Debug, Args)]
@@ -201,6 +205,7 @@ fn payload(text: &str) -> Result<Box<RawValue>, String> {
 pub async fn run(args: NotificationArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     match args.command {
+        NotificationCommand::Source(args) => notification_source::run(&server, args).await?,
         NotificationCommand::List(ListArgs { status, page }) => {
             list(&server, page.request().with("status", status), show_notifications).await?;
         }

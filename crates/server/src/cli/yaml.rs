@@ -9,19 +9,23 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 14] = [
+const FIRST: [&str; 18] = [
     "services",
     "clients",
     "authorizations",
     "schedules",
     "outboxes",
     "captures",
+    "audiences",
+    "notificationSources",
     "outboxName",
     "captureName",
+    "sourceName",
     "scheduleName",
     "serviceName",
     "clientId",
     "type",
+    "target",
     "cron",
     "timeZone",
 ];

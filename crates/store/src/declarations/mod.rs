@@ -1,5 +1,5 @@
-//! Declarations: services, clients and authorizations. Schedules (`schedules/`), outboxes and captures (`relays/`) and signing
-//! secrets (`secrets/`) are declared in the same transaction, by their own features.
+//! Declarations: services, clients and authorizations. Schedules (`schedules/`), outboxes, captures and notification
+//! sources (`relays/`), audiences (`audiences/`) and signing secrets (`secrets/`) are declared in the same transaction, by their own features.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use relais_core::{Change, DeclarationStore, Declared, StoreError, Wakeup};
 
 use crate::{
-    counters::ledger::Ledger, declarations::statements::DeclarationRows as _, flow::statements::Flows as _,
-    session::Database, verbs::Verbs,
+    audiences::statements::AudienceRows as _, counters::ledger::Ledger, declarations::statements::DeclarationRows as _,
+    flow::statements::Flows as _, session::Database, verbs::Verbs,
 };
 
 #[async_trait]
@@ -34,6 +34,7 @@ impl<D: Database> DeclarationStore for Verbs<D> {
             match change {
                 Change::Schedule(change) => Self::change_schedule(&mut session, change).await?,
                 Change::Relay(change) => self.change_relay(&mut session, change).await?,
+                Change::Audience(change) => session.change_audience(change).await?,
                 Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
                     self.put_secret(&mut session, (client_id, secret), *overlap, *unless_any).await?;
                 }

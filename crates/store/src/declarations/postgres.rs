@@ -238,7 +238,7 @@ impl DeclarationRows for PgSession {
                 .map_err(error)?;
             }
             // With the times that they name, and as they are encrypted: no driver knows either.
-            Change::Schedule(_) | Change::Relay(_) | Change::PutSigningSecret { .. } => {}
+            Change::Schedule(_) | Change::Relay(_) | Change::Audience(_) | Change::PutSigningSecret { .. } => {}
         }
         Ok(())
     }

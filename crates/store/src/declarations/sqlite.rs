@@ -200,7 +200,7 @@ async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result
             .map_err(error)?;
         }
         // With the times that they name, and as they are encrypted: no driver knows either.
-        Change::Schedule(_) | Change::Relay(_) | Change::PutSigningSecret { .. } => {}
+        Change::Schedule(_) | Change::Relay(_) | Change::Audience(_) | Change::PutSigningSecret { .. } => {}
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub(crate) trait DeclarationReader: Send + Sync {
 
 /// What is declared, within a transaction.
 pub(crate) trait DeclarationRows: Send {
-    /// Makes one change to what is declared, except schedules and signing secrets.
+    /// Makes one change to what is declared, except those that belong to other features.
     fn declare(&mut self, change: &Change) -> impl Future<Output = Result<()>> + Send;
 
     /// Notes on each queue whether it has a capacity, after all changes were made. A database whose submissions always

@@ -91,6 +91,7 @@ const STEPS: Steps = &[
     ("notification rights", include_str!("migrations/0024_notification_rights.sql")),
     ("notifications", include_str!("migrations/0025_notifications.sql")),
     ("pushes", include_str!("migrations/0026_pushes.sql")),
+    ("audiences", include_str!("migrations/0027_audiences.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -117,6 +118,7 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.worker_registry SET at = at - $1",
     "UPDATE relais.relay_report SET at = at - $1",
     "UPDATE relais.capture_report SET at = at - $1",
+    "UPDATE relais.notification_source_report SET at = at - $1",
     "UPDATE relais.notification SET expiration = expiration - $1, due = due - $1",
     "UPDATE relais.notification_entry SET at = at - $1",
     "UPDATE relais.notification_recipient SET delivered = delivered - $1, acknowledged = acknowledged - $1",

@@ -1,4 +1,4 @@
-//! Outboxes and captures: what is declared of them, with their secrets encrypted, and what processes say of their relays.
+//! Outboxes, captures and notification sources: what is declared of them, with their secrets encrypted, and what processes say of their relays.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -46,7 +46,7 @@ impl<D: Database> RelayDeclarations for Verbs<D> {
 }
 
 impl<D: Database> Verbs<D> {
-    /// Changes an outbox or a capture, in the transaction of a declaration.
+    /// Changes one of them, in the transaction of a declaration.
     pub(crate) async fn change_relay(&self, session: &mut D::Session, change: &RelayChange) -> Result<(), StoreError> {
         match change {
             RelayChange::Delete(kind, name) => session.delete_relay(*kind, name).await,

@@ -1,4 +1,4 @@
-//! Outboxes and captures, on PostgreSQL.
+//! Outboxes, captures and notification sources, on PostgreSQL.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Outboxes and captures, on SQLite.
+//! Outboxes, captures and notification sources, on SQLite.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a driver says in SQL about outboxes and captures. Secrets are texts to it; what they are in clear,
+//! What a driver says in SQL about outboxes, captures and notification sources. Secrets are texts to it; what they are in clear,
 //! [`crate::secrets::encryption`] knows.
 
 use std::{future::Future, time::Duration};
@@ -28,10 +28,15 @@ pub(crate) const fn tables(kind: RelayKind) -> RelayTables {
         RelayKind::Capture => {
             RelayTables { declarations: "capture_declaration", reports: "capture_report", name: "capture" }
         }
+        RelayKind::NotificationSource => RelayTables {
+            declarations: "notification_source_declaration",
+            reports: "notification_source_report",
+            name: "source",
+        },
     }
 }
 
-/// Outboxes and captures within a transaction.
+/// Outboxes, captures and notification sources within a transaction.
 pub(crate) trait RelayRows: Send {
     /// Writes what is declared. Without `paused` it stays as it is, and a new one is not paused.
     fn put_relay(
@@ -81,7 +86,7 @@ pub(crate) trait RelayRows: Send {
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Outboxes and captures, without a transaction.
+/// The same, without a transaction.
 pub(crate) trait RelayReader: Send + Sync {
     /// In the order of their names, with the secrets as they are stored.
     fn list_relays(&self, kind: RelayKind) -> impl Future<Output = Result<Vec<RelayRecord>>> + Send;

@@ -147,12 +147,12 @@ impl Keys {
         self.open_text(client.as_str(), &format!("the signing secret of client {client}"), stored)
     }
 
-    /// The secrets of an outbox or a capture, as they are to be stored.
+    /// The secrets of an outbox, a capture or a notification source, as they are to be stored.
     pub(crate) fn seal_relay(&self, kind: RelayKind, name: &RelayName, secrets: &str) -> Result<String> {
         self.0.first().map_or_else(|| Ok(secrets.to_owned()), |key| key.encrypt(&relay_owner(kind, name), secrets))
     }
 
-    /// The secrets of an outbox or a capture, from what is stored.
+    /// The same, from what is stored.
     pub(crate) fn open_relay(&self, kind: RelayKind, name: &RelayName, stored: &str) -> Result<String> {
         self.open_text(&relay_owner(kind, name), &format!("what {kind} {name} keeps secret"), stored)
     }

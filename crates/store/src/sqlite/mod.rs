@@ -71,6 +71,7 @@ const STEPS: Steps = &[
     ("notification rights", include_str!("migrations/0020_notification_rights.sql")),
     ("notifications", include_str!("migrations/0021_notifications.sql")),
     ("pushes", include_str!("migrations/0022_pushes.sql")),
+    ("audiences", include_str!("migrations/0023_audiences.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -97,6 +98,7 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE worker_registry SET at = at - ?1",
     "UPDATE relay_report SET at = at - ?1",
     "UPDATE capture_report SET at = at - ?1",
+    "UPDATE notification_source_report SET at = at - ?1",
     "UPDATE notification SET expiration = expiration - ?1, due = due - ?1",
     "UPDATE notification_entry SET at = at - ?1",
     "UPDATE notification_recipient SET delivered = delivered - ?1, acknowledged = acknowledged - ?1",

@@ -1,5 +1,6 @@
 //! The pages, each with what can be done on it.
 
+pub(crate) mod audiences;
 pub(crate) mod audit;
 pub(crate) mod batch;
 pub(crate) mod bulk;
@@ -10,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod letters;
 mod links;
 pub(crate) mod notification;
+pub(crate) mod notification_sources;
 pub(crate) mod notifications;
 pub(crate) mod outboxes;
 pub(crate) mod overview;

@@ -72,7 +72,10 @@ pub(crate) async fn page(visitor: Visitor, State(ui): State<Ui>, Query(query): Q
     }
     let links = notifications.count_links(TARGETS);
     let main = html! {
-        h1 { (words.notifications) }
+        div.head {
+            h1 { (words.notifications) }
+            div.headtools { a.button href="/ui/notification-sources" { (words.notification_sources) } a.button href="/ui/audiences" { (words.audiences) } }
+        }
         (flash(&visitor, &query))
         (tiles(&visitor, &links, failed))
         (tabs(&visitor, status, &newest, failed))

@@ -1,7 +1,7 @@
 //! Applying a declaration: check all of it, compare it with what is there, change what differs, all or none.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use relais_protocol::admin::{
     AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, QueueTypeName, RoleName,
     ServiceDeclaration, TransportName,
 };
+use relais_protocol::outbox::SinkDeclaration;
 
 use super::flow;
 use crate::operate::outboxes::{RelayCheck, RelayPlan};
@@ -130,6 +131,8 @@ impl Engine {
         self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
         self.plan_outboxes(&declaration, prune, check, &mut problems, &mut plan).await?;
         self.plan_captures(&declaration, prune, check, &mut problems, &mut plan).await?;
+        self.plan_audiences(&declaration, prune, &mut problems, &mut plan).await?;
+        self.plan_notification_sources(&declaration, prune, check, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
         }
@@ -138,8 +141,12 @@ impl Engine {
         }
         if !dry_run {
             let deleted = self.deleted_relays(&plan.changes).await?;
+            let audiences = plan.changes.iter().any(|change| matches!(change, Change::Audience(_)));
             self.declare(plan.changes).await?;
             self.release_relays(deleted);
+            if audiences {
+                self.settle_audiences().await;
+            }
         }
         Ok(plan.report)
     }
@@ -184,6 +191,56 @@ impl Engine {
         Ok(())
     }
 
+    async fn plan_audiences(
+        &self,
+        declaration: &Declaration,
+        prune: bool,
+        problems: &mut Vec<Problem>,
+        plan: &mut Plan,
+    ) -> Result<(), EngineError> {
+        let declared = &declaration.audiences;
+        let Some(audiences) = self.audiences() else {
+            if !declared.is_empty() {
+                problems.push(Problem::at("/audiences", "this process knows no audiences; `relais serve` does"));
+            }
+            return Ok(());
+        };
+        if !declared.is_empty() || prune {
+            let planned = audiences.plan(declared, prune).await?;
+            problems.extend(planned.problems);
+            for (name, action) in planned.entries {
+                plan.note("audience", name, action, None);
+            }
+            plan.changes.extend(planned.changes.into_iter().map(Change::Audience));
+        }
+        let known = audiences.types_after(declared, prune).await?;
+        unknown_types(declaration, &known, problems);
+        Ok(())
+    }
+
+    async fn plan_notification_sources(
+        &self,
+        declaration: &Declaration,
+        prune: bool,
+        check: RelayCheck,
+        problems: &mut Vec<Problem>,
+        plan: &mut Plan,
+    ) -> Result<(), EngineError> {
+        let declared = &declaration.notification_sources;
+        match self.notification_sources() {
+            _ if declared.is_empty() && !prune => {}
+            Some(sources) => {
+                plan.relays(RelayKind::NotificationSource, sources.plan(declared, prune, check).await?, problems);
+            }
+            None if declared.is_empty() => {}
+            None => {
+                let message = "this process has no notifications; `relais serve` has";
+                problems.push(Problem::at("/notificationSources", message));
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a service, with its authorizations. Refused while it has tasks that are not finished.
     pub async fn delete_service(&self, name: &str) -> Result<ApplyReport, EngineError> {
         let service = self.declared_service(name).await?;
@@ -214,6 +271,30 @@ impl Engine {
         let change = Change::DeleteAuthorization { client_id: client.client_id.clone(), service: service.name.clone() };
         self.declare(vec![change]).await?;
         Ok(deleted("authorization", format!("{} on {}", client.client_id, service.name)))
+    }
+}
+
+/// What sends to audiences names only types that there are.
+fn unknown_types(declaration: &Declaration, known: &BTreeSet<String>, problems: &mut Vec<Problem>) {
+    let audience = |sink: &SinkDeclaration| sink.notifications.as_ref()?.audience.as_ref().map(|it| it.kind.clone());
+    let outboxes =
+        declaration.outboxes.iter().enumerate().filter_map(|(i, one)| {
+            Some((format!("/outboxes/{i}/sink/notifications/audience/type"), audience(&one.sink)?))
+        });
+    let captures =
+        declaration.captures.iter().enumerate().filter_map(|(i, one)| {
+            Some((format!("/captures/{i}/sink/notifications/audience/type"), audience(&one.sink)?))
+        });
+    let sources = declaration.notification_sources.iter().enumerate().filter_map(|(i, one)| {
+        Some((format!("/notificationSources/{i}/audience/type"), one.audience.as_ref()?.kind.clone()))
+    });
+    for (place, kind) in outboxes.chain(captures).chain(sources).filter(|(_, kind)| !known.contains(kind)) {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let message = format!(
+            "there is no type of audience {kind:?}; declare it under `audiences`: there are {}",
+            known.join(", ")
+        );
+        problems.push(Problem::at(place, message));
     }
 }
 

@@ -12,6 +12,7 @@ use relais_protocol::{
     capture::CaptureState,
     events::PublishAnswer,
     instance::{DecisionName, ResolveAnswer},
+    notification_source::NotificationSourceState,
     outbox::OutboxState,
     schedule::ScheduleState,
 };
@@ -21,7 +22,9 @@ use super::{
     Operator,
     OperatorRole::{Admin, Operator as Operating, ReadOnly},
 };
-use crate::{Accepted, ApplyOptions, EngineError, ParkedChoice, Selected, Selection};
+use crate::{
+    Accepted, ApplyOptions, EngineError, ParkedChoice, Selected, Selection, operate::audiences::audience_name,
+};
 
 /// The most changes of a declaration that are named.
 const NAMED: usize = 10;
@@ -227,6 +230,28 @@ impl Operator {
     /// [`crate::Engine::drop_capture`].
     pub async fn drop_capture(&self, name: &str) -> Result<ApplyReport, EngineError> {
         self.act(Admin, "capture.drop", name, None, self.engine.drop_capture(name)).await
+    }
+
+    /// [`crate::Engine::delete_audience`].
+    pub async fn delete_audience(&self, kind: &str, target: Option<&str>) -> Result<ApplyReport, EngineError> {
+        let name = audience_name(kind, target);
+        self.act(Admin, "audience.delete", &name, None, self.engine.delete_audience(kind, target)).await
+    }
+
+    /// [`crate::Engine::pause_notification_source`].
+    pub async fn pause_notification_source(
+        &self,
+        name: &str,
+        paused: bool,
+    ) -> Result<NotificationSourceState, EngineError> {
+        let action = if paused { "notification-source.pause" } else { "notification-source.resume" };
+        self.act(Operating, action, name, None, self.engine.pause_notification_source(name, paused)).await
+    }
+
+    /// [`crate::Engine::delete_notification_source`].
+    pub async fn delete_notification_source(&self, name: &str) -> Result<ApplyReport, EngineError> {
+        let deleted = self.engine.delete_notification_source(name);
+        self.act(Admin, "notification-source.delete", name, None, deleted).await
     }
 
     /// [`crate::Engine::retry_parked`].
