@@ -27,7 +27,7 @@ enum Call {
     Emit(Vec<NewNotification>),
     Acknowledge(Vec<(String, AckChoice)>),
     Change(AudienceKey, MembersChange),
-    Withdraw(Uuid, Option<String>, Option<NewNotification>),
+    Withdraw(Uuid, Option<String>, Option<Box<NewNotification>>),
     Resend(Uuid, Option<String>),
     Deliver(Vec<Delivery>),
     Fire,
@@ -115,7 +115,7 @@ fn call(random: &mut Random, emitted: &mut Vec<Uuid>) -> Result<Call> {
             Call::Change(group(random.below(4)), change)
         }
         11 => {
-            let new = if random.once_in(2) { Some(message(random)?) } else { None };
+            let new = if random.once_in(2) { Some(Box::new(message(random)?)) } else { None };
             let id = any(random, emitted);
             emitted.extend(new.iter().map(|new| new.notification.metadata.id));
             Call::Withdraw(id, random.once_in(3).then(|| "shop".to_owned()), new)
@@ -154,7 +154,7 @@ async fn answer(store: &Store, call: Call) -> Result<String> {
             format!("{answers:?}")
         }
         Call::Change(key, change) => format!("{:?}", store.change_members(key, change).await),
-        Call::Withdraw(id, client, new) => format!("{:?}", store.withdraw(id, client, new).await),
+        Call::Withdraw(id, client, new) => format!("{:?}", store.withdraw(id, client, new.map(|new| *new)).await),
         Call::Resend(id, client) => format!("{:?}", store.resend(id, client).await),
         Call::Deliver(deliveries) => format!("{:?}", store.record_deliveries(deliveries).await?),
         // What is due next is due by the clock.
