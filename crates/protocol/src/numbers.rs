@@ -150,12 +150,12 @@ numbers! {
     PushSubscriptionNotFound = 404016, "Push subscription not found.",
         cause: "The user has no subscription with this id. It may have been forgotten because the push service said that it is gone.",
         remedy: "`GET /v1/notifications/push/subscriptions` lists the user's subscriptions. Subscribe anew if the browser is to get pushes.";
-    NotificationSourceNotFound = 404018, "Notification source not found.",
-        cause: "No notification source with this name is declared.",
-        remedy: "Check the name: `relais notification source list` shows the sources. Declare a new one with `relais apply`.";
     AudienceNotFound = 404017, "Audience not found.",
         cause: "No audience of this type, or of this type and target, is declared. One whose members were set with the API alone is not declared.",
         remedy: "Check the name: `relais audience list` shows what is declared. Declare a new one with `relais apply`.";
+    NotificationSourceNotFound = 404018, "Notification source not found.",
+        cause: "No notification source with this name is declared.",
+        remedy: "Check the name: `relais notification source list` shows the sources. Declare a new one with `relais apply`.";
     MethodNotAllowed = 405001, "This address does not take that method.",
         cause: "The path exists, but not with this HTTP method.",
         remedy: "Use a method that `/docs` lists for the path.";
