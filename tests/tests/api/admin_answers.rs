@@ -3,7 +3,7 @@
 use relais_tests::app::{Backend, TestApp, redacted};
 use serde_json::json;
 
-on_both_stores!(
+on_each_store!(
     services_and_their_counters,
     clients_and_authorizations,
     tasks_of_everybody,

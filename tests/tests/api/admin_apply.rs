@@ -3,7 +3,7 @@
 use relais_tests::app::{Answer, Backend, TestApp, secret};
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     applying_a_declaration_reports_changes_and_is_idempotent,
     a_dry_run_reports_the_same_and_changes_nothing,
     pruning_removes_what_is_not_named,

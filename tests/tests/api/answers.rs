@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use relais_tests::app::{Backend, TestApp, redacted};
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     a_task_that_succeeds_is_answered_in_each_status,
     a_task_that_fails_keeps_the_progress_it_reached,
     cancelling_a_task_is_idempotent,

@@ -9,7 +9,7 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     a_delayed_task_is_claimed_when_it_is_due,
     a_waiting_claim_gets_a_delayed_task_when_it_is_due,
     a_waiting_claim_gets_a_retry_when_it_is_due,

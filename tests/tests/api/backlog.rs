@@ -4,7 +4,7 @@
 use relais_tests::app::{Backend, TestApp};
 use serde_json::{Value, json};
 
-on_both_stores!(the_backlog_counts_pending_and_running_tasks, a_returned_task_counts_as_pending_in_the_backlog);
+on_each_store!(the_backlog_counts_pending_and_running_tasks, a_returned_task_counts_as_pending_in_the_backlog);
 on_one_store!(the_backlog_is_refused_without_an_authorization, the_backlog_answer_matches_its_snapshot);
 
 const PATH: &str = "/v1/services/resize/backlog";

@@ -4,7 +4,7 @@ use relais_tests::app::{Answer, Backend, Caller, TestApp, basic, secret};
 use reqwest::Method;
 use serde_json::json;
 
-on_both_stores!(a_bad_submission_changes_nothing, a_callback_must_be_an_https_url_that_says_nothing_else);
+on_each_store!(a_bad_submission_changes_nothing, a_callback_must_be_an_https_url_that_says_nothing_else);
 on_one_store!(
     a_body_that_is_too_large_is_refused_before_it_has_arrived,
     a_refusal_that_did_not_wait_for_the_body_leaves_the_connection_usable_or_closes_it,

@@ -12,7 +12,7 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     a_callback_has_the_content_of_a_poll,
     a_callback_is_retried_under_the_same_id,
     a_callback_fails_after_its_last_retry_and_can_be_sent_again,

@@ -4,7 +4,7 @@ use relais_tests::app::{Backend, Caller, DEADLINE, TestApp};
 use serde_json::json;
 use tokio::{task::JoinSet, time::timeout};
 
-on_both_stores!(
+on_each_store!(
     a_thousand_concurrent_submissions_fill_a_capacity_of_a_hundred_exactly,
     a_client_capacity_leaves_the_rest_to_others,
     freed_capacity_is_available_at_once,

@@ -6,7 +6,7 @@ use relais_tests::app::{Backend, DEADLINE, TestApp, basic, secret};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
-on_both_stores!(
+on_each_store!(
     a_waiting_claim_gets_a_task_when_it_is_submitted,
     a_hundred_concurrent_claims_never_get_the_same_task,
     a_returned_task_can_be_claimed_by_another_worker_at_once,

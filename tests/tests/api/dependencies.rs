@@ -12,7 +12,7 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     a_chain_of_dependencies_over_two_services_runs_in_order,
     a_failure_fails_its_dependents_and_a_retry_ignores_it,
     a_batch_is_followed_as_one_and_its_callback_is_sent_once,

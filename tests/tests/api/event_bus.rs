@@ -11,7 +11,7 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-on_both_stores!(every_milestone_of_a_task_is_an_event, a_batch_submission_publishes_an_event_per_task);
+on_each_store!(every_milestone_of_a_task_is_an_event, a_batch_submission_publishes_an_event_per_task);
 on_one_store!(
     no_event_is_published_without_a_follower,
     operators_publish_events_and_see_the_result,

@@ -3,7 +3,7 @@
 use relais_tests::app::{Backend, TestApp};
 use serde_json::json;
 
-on_both_stores!(
+on_each_store!(
     a_task_stream_sends_milestones_in_order_and_ends_with_the_task,
     a_task_stream_shows_a_returned_task_as_pending,
     a_task_stream_sends_changes_of_position,

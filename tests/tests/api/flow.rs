@@ -4,7 +4,7 @@ use relais_tests::app::{Backend, Caller, DEADLINE, TestApp};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
-on_both_stores!(
+on_each_store!(
     waiting_claims_are_woken_when_max_running_has_room,
     a_rate_limit_lets_a_waiting_claim_start_when_it_refills,
     a_raised_limit_wakes_waiting_claims,

@@ -6,7 +6,7 @@ use relais_tests::app::{Backend, TestApp};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-on_both_stores!(
+on_each_store!(
     a_repeated_idempotency_key_gets_the_same_answer_and_no_duplicate_task,
     an_idempotency_key_of_another_request_is_refused,
     idempotency_keys_are_per_client_and_service,

@@ -2,10 +2,10 @@
 //!
 //! One binary with a module per promise, because linking costs more than running. Tests that a store could break run on
 //! both: they are written once, as functions of a [`Backend`](relais_tests::app::Backend), and listed in
-//! `on_both_stores!`.
+//! `on_each_store!`.
 
 /// Makes a test of each function, on SQLite and on PostgreSQL.
-macro_rules! on_both_stores {
+macro_rules! on_each_store {
     ($($promise:ident),* $(,)?) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use relais_tests::app::{Backend, TestApp};
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     both_spellings_of_message_fields_do_the_same,
     an_error_message_may_be_any_json,
     a_message_after_the_end_changes_nothing,

@@ -10,7 +10,7 @@ on_one_store!(
     malformed_credentials_are_refused_like_wrong_ones,
     an_invalid_name_in_a_path_is_not_found,
 );
-on_both_stores!(a_task_of_another_client_is_not_found, a_role_on_one_service_or_of_one_kind_is_no_other_role);
+on_each_store!(a_task_of_another_client_is_not_found, a_role_on_one_service_or_of_one_kind_is_no_other_role);
 
 const ID: &str = "019a0000-0000-7000-8000-000000000000";
 

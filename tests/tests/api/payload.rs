@@ -3,7 +3,7 @@
 use relais_tests::app::{Backend, Caller, TestApp};
 use serde_json::{Value, json};
 
-on_both_stores!(a_body_and_a_response_pass_byte_for_byte, a_response_may_be_any_json);
+on_each_store!(a_body_and_a_response_pass_byte_for_byte, a_response_may_be_any_json);
 
 /// Each would be changed by some decoder: numbers beyond 2^53 and beyond any float, the form of numbers, the order of
 /// keys, repeated keys, escapes, NUL, lone surrogates, white space.

@@ -6,7 +6,7 @@ use relais_core::Timestamp;
 use relais_tests::app::{Answer, Backend, DEADLINE, TestApp, redacted};
 use serde_json::{Value, json};
 
-on_both_stores!(
+on_each_store!(
     a_schedule_is_declared_shown_changed_and_removed,
     a_schedule_submits_its_task_when_it_is_due,
     a_refused_run_is_shown_and_the_schedule_continues,

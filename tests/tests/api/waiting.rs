@@ -6,7 +6,7 @@ use relais_tests::app::{Answer, Backend, Caller, TestApp};
 use serde_json::json;
 use tokio::{task::JoinHandle, time::timeout};
 
-on_both_stores!(
+on_each_store!(
     a_waiting_poll_is_answered_when_the_task_ends,
     two_hundred_waiting_polls_are_all_woken,
     a_waiting_poll_times_out_with_the_current_state,

@@ -8,7 +8,7 @@ use crate::{
     stage::{NOTIFICATIONS, Stage, required, text, to},
 };
 
-on_both_stores!(
+on_each_store!(
     lists_have_pages_and_exact_counts,
     an_acknowledgement_is_counted_once_and_told_to_the_users_other_links,
     many_and_all_are_acknowledged_at_once,

@@ -8,7 +8,7 @@ use crate::{
     stage::{NOTIFICATIONS, Stage, members_of, text, to},
 };
 
-on_both_stores! {
+on_each_store! {
     a_declared_target_has_the_members_of_its_declaration,
     what_is_declared_no_more_loses_what_was_declared_and_nothing_else,
     a_type_that_nobody_declared_is_refused_everywhere,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{NOTIFICATIONS, Stage, declaration, required, text, to, until};
 
-on_both_stores!(
+on_each_store!(
     one_message_or_a_list_is_emitted_in_its_order,
     a_repeated_emission_is_stored_once,
     a_list_with_a_bad_message_stores_none_of_it,

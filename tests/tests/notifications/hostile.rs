@@ -12,7 +12,7 @@ use crate::{
     stage::{NOTIFICATIONS, Stage, members_of, required, to},
 };
 
-on_both_stores!(who_is_no_member_learns_nothing);
+on_each_store!(who_is_no_member_learns_nothing);
 on_one_store!(tokens_that_are_not_ours_are_refused_alike, clients_do_only_what_they_may);
 
 /// What must not be seen.

@@ -4,7 +4,7 @@
 //! or two processes of the real binary.
 
 /// Makes a test of each function, on SQLite, on PostgreSQL and on Redis.
-macro_rules! on_both_stores {
+macro_rules! on_each_store {
     ($($promise:ident),* $(,)?) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use crate::{
     stage::{Stage, required, text, to},
 };
 
-on_both_stores!(all_three_ways_say_the_same, a_poll_without_a_wait_has_all_that_was_missed);
+on_each_store!(all_three_ways_say_the_same, a_poll_without_a_wait_has_all_that_was_missed);
 on_one_store!(a_poll_waits_for_something, what_a_poll_does_not_take);
 
 async fn poll(user: &Caller, query: &str) -> Value {

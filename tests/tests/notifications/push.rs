@@ -26,7 +26,7 @@ use crate::{
     stage::{NOTIFICATIONS, Stage, declaration, required, text, to, until},
 };
 
-on_both_stores!(
+on_each_store!(
     a_message_is_pushed_to_each_browser_once,
     a_push_that_fails_is_tried_again_and_a_browser_that_is_gone_is_forgotten,
     a_token_of_a_push_acknowledges_its_message_once,

@@ -20,7 +20,7 @@ use crate::{
     stage::{Stage, declaration, text, until},
 };
 
-on_both_stores! {
+on_each_store! {
     events_that_are_meant_become_notifications,
 }
 

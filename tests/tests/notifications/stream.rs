@@ -10,7 +10,7 @@ use crate::{
     stage::{Stage, required, text, to, until},
 };
 
-on_both_stores!(
+on_each_store!(
     a_link_resumes_after_its_cursor_from_memory,
     a_link_resumes_after_its_cursor_from_the_store,
     a_gap_is_told_and_the_link_goes_on,

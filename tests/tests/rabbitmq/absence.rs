@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, builder, until};
 
-on_both_stores!(tasks_accepted_while_the_broker_is_away_are_published_in_order_later);
+on_each_store!(tasks_accepted_while_the_broker_is_away_are_published_in_order_later);
 on_one_store!(
     a_broker_that_starts_after_the_server_is_used,
     repeated_broker_disconnects_lose_no_task,

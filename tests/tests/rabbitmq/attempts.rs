@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, until};
 
-on_both_stores!(
+on_each_store!(
     a_scheduled_task_is_published_when_it_is_due,
     a_retry_is_published_when_it_is_due,
     a_task_retried_by_an_operator_is_published_again,

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::stage::Stage;
 
-on_both_stores!(every_cancellation_sends_one_revocation, an_old_revocation_does_not_stop_a_retried_task);
+on_each_store!(every_cancellation_sends_one_revocation, an_old_revocation_does_not_stop_a_retried_task);
 
 on_one_store!(
     a_worker_that_continues_an_ended_task_gets_another_revocation,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, until};
 
-on_both_stores!(a_malformed_message_becomes_a_dead_letter_with_the_reason);
+on_each_store!(a_malformed_message_becomes_a_dead_letter_with_the_reason);
 on_one_store!(
     an_operator_shows_replays_and_discards_dead_letters,
     a_binary_message_becomes_a_dead_letter_unchanged,

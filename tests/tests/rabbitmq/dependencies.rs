@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-on_both_stores!(a_task_that_waits_for_another_is_published_when_that_has_ended);
+on_each_store!(a_task_that_waits_for_another_is_published_when_that_has_ended);
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-on_both_stores!(
+on_each_store!(
     a_consumer_follows_a_task_in_either_spelling,
     an_error_message_may_be_any_json,
     early_late_and_duplicate_messages_are_harmless,

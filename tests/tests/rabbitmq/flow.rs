@@ -20,7 +20,7 @@ use crate::{
     stage::{Stage, until},
 };
 
-on_both_stores!(
+on_each_store!(
     max_running_per_client_limits_published_tasks,
     fair_share_orders_tasks_at_the_broker,
     a_rate_limit_publishes_the_next_task_when_it_refills,

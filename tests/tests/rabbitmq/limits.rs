@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, builder, until};
 
-on_both_stores!(
+on_each_store!(
     a_task_that_a_worker_rejects_fails_and_says_so,
     a_task_that_expires_fails_and_says_so,
     tasks_beyond_the_queue_length_wait_in_the_store,

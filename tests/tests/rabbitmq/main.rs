@@ -2,12 +2,12 @@
 //! HTTP.
 //!
 //! What a store could break runs on both: it is written once, as a function of a
-//! [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`. Every test has a virtual host of its own.
+//! [`Backend`](relais_tests::app::Backend), and listed in `on_each_store!`. Every test has a virtual host of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// Makes a test of each function, on SQLite and on PostgreSQL.
-macro_rules! on_both_stores {
+macro_rules! on_each_store {
     ($($promise:ident),* $(,)?) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, builder};
 
-on_both_stores!(
+on_each_store!(
     a_paused_service_publishes_nothing_until_it_is_resumed,
     a_task_that_is_cancelled_before_its_dispatch_is_not_dispatched,
     a_task_that_is_purged_before_its_dispatch_is_not_dispatched,

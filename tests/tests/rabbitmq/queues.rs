@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, builder, until};
 
-on_both_stores!(
+on_each_store!(
     a_deleted_queue_is_recreated_with_all_unfinished_tasks,
     queues_deleted_under_load_lose_no_task,
     a_purged_queue_is_reported_and_refilled_by_one_call,

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, until};
 
-on_both_stores!(
+on_each_store!(
     a_task_of_a_crashed_worker_is_redelivered_as_a_new_attempt,
     a_task_returned_with_a_message_is_pending_and_no_loss,
     a_task_returned_without_a_message_is_one_loss,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::stage::Stage;
 
-on_both_stores!(a_scheduled_task_is_published_when_it_is_due);
+on_each_store!(a_scheduled_task_is_published_when_it_is_due);
 
 async fn a_scheduled_task_is_published_when_it_is_due(on: Backend) {
     let stage = Stage::start(on).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::stage::Stage;
 
-on_both_stores!(a_flood_of_progress_delays_no_result, every_task_of_many_runs_once);
+on_each_store!(a_flood_of_progress_delays_no_result, every_task_of_many_runs_once);
 
 async fn a_flood_of_progress_delays_no_result(on: Backend) {
     const FLOOD: usize = 5000;

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::stage::Stage;
 
-on_both_stores!(
+on_each_store!(
     a_dispatch_window_limits_published_tasks_and_all_run,
     urgent_tasks_overtake_tasks_that_wait_for_the_dispatch_window,
     a_dispatch_window_is_shown_changed_and_removed,
