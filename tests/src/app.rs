@@ -339,10 +339,10 @@ impl Builder {
         let under_way = Arc::new(watch::channel(HashMap::new()).0);
         let mut api = self.api;
         if let Some(notifications) = &notifications {
-            match redis {
+            store.listen(Arc::new(notifications.clone()));
+            if let Some(redis) = redis {
                 // Ends with the test's runtime.
-                Some(redis) => drop(tokio::spawn(redis.follow(Arc::new(notifications.clone())))),
-                None => store.listen(Arc::new(notifications.clone())),
+                drop(tokio::spawn(redis.follow(Arc::new(notifications.clone()))));
             }
             let origins = vec![ORIGIN.to_owned()];
             let push = self.push.map(|options| {
