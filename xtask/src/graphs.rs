@@ -25,7 +25,7 @@ const TESTS: &str = "deploy/prometheus/relais.test.yaml";
 const DASHBOARD: &str = "deploy/grafana/relais.json";
 
 /// Where the server describes its metrics.
-const DESCRIBED: &str = "crates/server/src/serve.rs";
+const DESCRIBED: &str = "crates/server/src/metrics.rs";
 
 /// Makes sure that promtool is there.
 pub fn ensure_installed() -> Result<()> {

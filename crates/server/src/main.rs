@@ -10,6 +10,7 @@ mod demo;
 mod events;
 mod limits;
 mod logging;
+mod metrics;
 mod migrate;
 mod nearest;
 mod notifications;
