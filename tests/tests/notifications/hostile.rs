@@ -54,8 +54,8 @@ async fn who_is_no_member_learns_nothing(on: Backend) {
         of_ann.expect("notification").await;
     }
     let gone = stage.emit(&to("USER", &["ann"], json!(SECRET))).await;
-    stage.shop.delete(&format!("{NOTIFICATIONS}/{gone}")).await.data();
     of_ann.expect("notification").await;
+    stage.shop.delete(&format!("{NOTIFICATIONS}/{gone}")).await.data();
     of_ann.expect("withdrawn").await;
     let before = ann.get(NOTIFICATIONS).await.text;
 
