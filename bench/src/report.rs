@@ -4,6 +4,9 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context, Result};
 
+/// How long a line of text is at most.
+const LINE: usize = 120;
+
 /// What one benchmark found.
 #[derive(Debug)]
 pub struct Section {
@@ -82,7 +85,7 @@ impl Section {
             lines.extend(self.bars.iter().cloned());
             lines.push("```".to_owned());
         }
-        lines.extend(self.notes.iter().map(|note| format!("\n{note}")));
+        lines.extend(self.notes.iter().map(|note| format!("\n{}", wrapped(note))));
         lines.join("\n")
     }
 
@@ -99,4 +102,23 @@ impl Section {
 
 fn verdict(met: bool) -> &'static str {
     if met { "PASS " } else { "MISS " }
+}
+
+/// A text in lines that are not too long.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let is_full =
+            lines.last().is_some_and(|line| !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE);
+        if is_full {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }

@@ -265,6 +265,7 @@ async fn declared_audiences_and_sources_follow_their_file_and_wrong_files_are_re
     let server = options.env("RELAIS_DECLARATIONS_INTERVAL", "50ms").start().await?;
     let members = || -> Result<Vec<String>> {
         let listed = type_in(&server, "audience members GROUP 1b")?.data()?;
+        // Below the names of the columns.
         Ok(listed.lines().skip(1).map(|line| words(line).join(":")).collect())
     };
     until("the file is applied", async || Ok(members()? == ["USER:ann"])).await?;

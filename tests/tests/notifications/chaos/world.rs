@@ -26,8 +26,8 @@ use crate::stage::{declaration, text, until};
 /// For whatever should happen soon, on a machine that runs all of it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Before a client tries again.
-const PAUSE: Duration = Duration::from_millis(20);
+/// A client that was not answered tries again when something was started again, and after this time at the latest.
+const LATEST: Duration = Duration::from_millis(20);
 
 /// The database of the emitters that write to tables.
 const SHOP: &str = "shop";
@@ -117,9 +117,16 @@ pub struct Servers {
     /// As many are to be delivered, of what was emitted.
     expected: Arc<AtomicUsize>,
     pub ended: watch::Sender<bool>,
+    /// How often something was started again.
+    restarts: watch::Sender<usize>,
 }
 
 impl Servers {
+    async fn restarted(&self) {
+        let mut restarts = self.restarts.subscribe();
+        let _ = tokio::time::timeout(LATEST, restarts.changed()).await;
+    }
+
     /// Asks one server or another until there is an answer with this status.
     pub async fn insist(
         &self,
@@ -134,7 +141,7 @@ impl Servers {
                 Ok(answer) if answer.status != 503 => bail!("answered {}: {}", answer.status, answer.body),
                 Ok(_) | Err(_) => ensure!(begun.elapsed() < PATIENCE, "no answer {status} within {PATIENCE:?}"),
             }
-            tokio::time::sleep(PAUSE).await;
+            self.restarted().await;
         }
     }
 
@@ -144,7 +151,7 @@ impl Servers {
         match request.send().await {
             Ok(response) if response.status() == 200 => Some(response),
             Ok(_) | Err(_) => {
-                tokio::time::sleep(PAUSE).await;
+                self.restarted().await;
                 None
             }
         }
@@ -232,6 +239,7 @@ impl World {
             delivered: watch::channel(0).0,
             expected: Arc::default(),
             ended: watch::channel(false).0,
+            restarts: watch::channel(0).0,
         };
         for group in 0..length.groups() {
             let members = To::Group(group).users(length);
@@ -269,6 +277,7 @@ impl World {
                 "instances"
             }
         };
+        self.servers.restarts.send_modify(|restarts| *restarts += 1);
         *self.killed.entry(what).or_default() += 1;
         Ok(())
     }
