@@ -100,6 +100,9 @@ impl AsyncRead for Socket {
             }
             return read;
         }
+        if phase != Phase::Answering {
+            self.state.opened();
+        }
         let (wait, what) = match phase {
             Phase::Idle if !self.state.is_blocked() => (self.deadlines.idle, "the connection was idle"),
             Phase::Head => (self.deadlines.head, "the head of a request did not arrive"),

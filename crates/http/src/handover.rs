@@ -7,17 +7,18 @@
 //! stay.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSlice, Read as _},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::{body::Bytes, http::Version};
 use futures::{Stream, StreamExt as _};
 use http_body::{Body as HttpBody, Frame};
-use tokio::{io::Interest, net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, time::timeout};
 
 use crate::{connections::Place, state::State};
 
@@ -103,7 +104,11 @@ impl TakenSocket {
     /// Returns when the other side has gone, or the connection's place is needed. What the other side says is not read: it
     /// has been answered.
     async fn closed(&self) {
-        let gone = async { while self.stream.ready(Interest::READABLE).await.is_ok() && self.ignore_input() {} };
+        // Like this, and not by `readable()`: the socket forgets the task of its connection, whose memory it would keep.
+        let gone = poll_fn(|context| {
+            while ready!(self.stream.poll_read_ready(context)).is_ok() && self.ignore_input() {}
+            Poll::Ready(())
+        });
         tokio::select! {
             () = gone => {}
             () = self.place.state.close.notified() => {}

@@ -12,6 +12,7 @@ mod body;
 mod connection;
 mod connections;
 mod handover;
+mod openings;
 mod peer;
 mod serve;
 pub mod sse;

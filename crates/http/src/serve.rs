@@ -24,6 +24,7 @@ use crate::{
     connection::{Arriving, Deadlines, IdleAfter, Socket},
     connections::{Connections, Place},
     handover::{Handover, TakenSocket},
+    openings::Openings,
     peer::{Peer, TrustedProxies},
     state::{Phase, State},
 };
@@ -96,12 +97,16 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
         .max(1);
     let connections = Connections::new(options.max_connections, most_per_peer);
     let (tracker, options) = (TaskTracker::new(), Arc::new(options));
-    let mut warned = None;
+    let (mut openings, mut warned) = (Openings::new(), None);
     loop {
         let accepted = async {
+            let opening = openings.wait().await;
             let (stream, address) = listener.accept().await?;
             let is_limited = !options.trusted_proxies.contains(address.ip());
             let place = connections.admit(Peer::of(address.ip()), is_limited).await;
+            if let Some(place) = &place {
+                openings.open(&place.state, opening);
+            }
             Ok::<_, io::Error>((stream, address, place))
         };
         let accepted = tokio::select! {
@@ -188,6 +193,7 @@ fn go_on(place: Place, write_timeout: Duration, tracker: &TaskTracker) {
     if let Some((driver, stream)) = place.state.take_over() {
         // What is left is an answer, for however long.
         place.state.enter(Phase::Answering);
+        place.state.opened();
         tracker.spawn(driver(TakenSocket { stream, place, write_timeout }));
     }
 }

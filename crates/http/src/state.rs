@@ -10,7 +10,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpStream, sync::Notify, time::Instant};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, OwnedSemaphorePermit},
+    time::Instant,
+};
 
 use crate::handover::Driver;
 
@@ -47,6 +51,9 @@ pub(crate) struct State {
     /// Whether an answer takes the socket.
     is_handed_over: AtomicBool,
     handed: Mutex<Handed>,
+    /// Whether it still has the place of those that open.
+    is_opening: AtomicBool,
+    opening: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 /// What passes from a connection to whoever goes on with its socket.
@@ -75,6 +82,25 @@ impl State {
             head_sent: Notify::new(),
             is_handed_over: AtomicBool::new(false),
             handed: Mutex::default(),
+            is_opening: AtomicBool::new(false),
+            opening: Mutex::default(),
+        }
+    }
+
+    /// It opens, and has this place until then.
+    pub(crate) fn opens(&self, place: OwnedSemaphorePermit) {
+        *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        self.is_opening.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_opening(&self) -> bool {
+        self.is_opening.load(Ordering::Acquire)
+    }
+
+    /// It has its first answer, or waits for its client: another one may open.
+    pub(crate) fn opened(&self) {
+        if self.is_opening() && self.is_opening.swap(false, Ordering::AcqRel) {
+            drop(self.opening.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
@@ -112,6 +138,9 @@ impl State {
         if self.phase() != phase {
             self.since.store(self.age(), Ordering::Relaxed);
             self.phase.store(phase as u8, Ordering::Relaxed);
+        }
+        if phase == Phase::Idle {
+            self.opened();
         }
     }
 

@@ -1,7 +1,5 @@
 //! The links of web pages as WebSockets: the same events as on a stream, and the page may acknowledge over it.
 
-use std::time::Duration;
-
 use axum::{
     extract::{
         RawQuery, State,
@@ -11,7 +9,7 @@ use axum::{
     response::Response,
 };
 use futures::{SinkExt as _, StreamExt as _, stream::SplitSink};
-use relais_http::Peer;
+use relais_http::{Peer, sse::HEARTBEAT};
 use relais_notify::{AckChoice, Notifications, OpenLink};
 use relais_protocol::ErrorNumber;
 use serde::Deserialize;
@@ -20,11 +18,8 @@ use uuid::Uuid;
 use super::User;
 use crate::{App, error::ApiError, openapi::Refusals, query::Query};
 
-/// How often a link is asked whether its other end is still there. One that does not answer twice is closed.
-const PING: Duration = Duration::from_secs(15);
-
-/// Comes with each ping: a page does not see pings, and could not tell a quiet link from a dead one.
-const HEARTBEAT: &str = r#"{"event":"heartbeat","data":{}}"#;
+/// Comes with each ping, every [`HEARTBEAT`]: a page does not see pings, and could not tell a quiet link from a dead one.
+const HEARTBEAT_FRAME: &str = r#"{"event":"heartbeat","data":{}}"#;
 
 /// What a page may say at once, in bytes.
 const LARGEST: usize = 64 * 1024;
@@ -42,7 +37,7 @@ struct Said {
 
 /// Follow notifications over a WebSocket
 ///
-/// Text frames `{"event", "id", "data"}`, with the events of the stream, and `heartbeat` every 15 s. The page may say `{"ack": [ids]}` and `{"token": "…"}`.
+/// Text frames `{"event", "id", "data"}`, with the events of the stream, and `heartbeat` every 25 s. The page may say `{"ack": [ids]}` and `{"token": "…"}`.
 /// Origins are those of CORS.
 #[utoipa::path(get, path = "/v1/notifications/socket", operation_id = "followNotificationsOverWebSocket",
     tag = "Notifications", security(("user" = [])),
@@ -82,8 +77,9 @@ fn is_allowed_origin(app: &App, headers: &HeaderMap) -> bool {
 
 async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notifications) {
     let (mut sender, mut receiver) = socket.split();
-    let mut ping = tokio::time::interval(PING);
+    let mut ping = tokio::time::interval(HEARTBEAT);
     ping.tick().await;
+    // Pings. Who leaves two of them without an answer is gone.
     let mut unanswered = 0;
     loop {
         tokio::select! {
@@ -110,7 +106,7 @@ async fn serve(socket: WebSocket, mut link: OpenLink, notifications: Notificatio
                 unanswered += 1;
                 if unanswered > 2
                     || sender.send(Message::Ping(bytes::Bytes::new())).await.is_err()
-                    || sender.send(Message::text(HEARTBEAT)).await.is_err()
+                    || sender.send(Message::text(HEARTBEAT_FRAME)).await.is_err()
                 {
                     return;
                 }
