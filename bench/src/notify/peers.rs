@@ -42,6 +42,8 @@ pub struct Peer {
     publish: Publication,
     answer: u16,
     dialect: Dialect,
+    /// So many pages are opened at once.
+    at_once: usize,
     /// What asks the program behind Pushpin.
     client: Option<ServerProcess>,
     /// What answers for that program.
@@ -99,6 +101,7 @@ impl Peer {
             publish: Box::new(|text| post("/publish", text)),
             answer: 201,
             dialect: Dialect { hello: b": hi", event: b"data: " },
+            at_once: usize::MAX,
             client: None,
             origin: None,
             _folder: folder,
@@ -159,6 +162,8 @@ impl Peer {
             publish: Box::new(publish),
             answer: 200,
             dialect: Dialect { hello: b": hello", event: b"event: notification" },
+            // It answers 500 to some of more.
+            at_once: 250,
             client: Some(client),
             origin: Some(answering),
             _folder: folder,
@@ -169,10 +174,9 @@ impl Peer {
     pub async fn measure(&self, links: usize, messages: usize, samples: usize, payload: &str) -> Result<Found> {
         let latency = self.latency(samples).await?;
         let (seen, mut open) = (Arc::new(Seen::default()), Links::none());
-        let requests = |count: usize| std::iter::repeat_n(self.stream.clone(), count);
-        open.open(self.streams, requests(links / 10), self.dialect, &seen).await?;
+        self.open(links / 10, &mut open, &seen).await?;
         let before = self.memory()?;
-        open.open(self.streams, requests(links - links / 10), self.dialect, &seen).await?;
+        self.open(links - links / 10, &mut open, &seen).await?;
         let bytes = self.memory()?.saturating_sub(before) as f64 / (links - links / 10) as f64;
         let (request, begin) = ((self.publish)(payload), Instant::now());
         let mut publisher = None;
@@ -182,6 +186,16 @@ impl Peer {
         seen.until(messages * links).await?;
         let rate = (messages * links) as f64 / begin.elapsed().as_secs_f64();
         Ok(Found { bytes, rate, latency })
+    }
+
+    async fn open(&self, mut links: usize, open: &mut Links, seen: &Arc<Seen>) -> Result<()> {
+        while links > 0 {
+            let count = links.min(self.at_once);
+            let requests = std::iter::repeat_n(self.stream.clone(), count);
+            open.open(self.streams, requests, self.dialect, seen).await?;
+            links -= count;
+        }
+        Ok(())
     }
 
     async fn latency(&self, samples: usize) -> Result<Sample> {
