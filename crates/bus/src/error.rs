@@ -1,7 +1,8 @@
-//! What can go wrong, from the user's side of the bus and from the handler's.
+//! What can go wrong, from the user's side of the bus. What can with handlers is in `relais-push-worker`.
 
-use std::{error::Error, fmt};
+use std::error::Error;
 
+use relais_push_worker::InitializeError;
 use thiserror::Error;
 
 use crate::{NameError, PayloadError};
@@ -48,8 +49,8 @@ pub enum BusError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A worker's `initialize` hook refused.
-    #[error("initialize the worker: {0}")]
-    Initialize(SubscriberError),
+    #[error(transparent)]
+    Initialize(#[from] InitializeError),
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(&'static str),
@@ -59,72 +60,5 @@ impl BusError {
     /// For transports: `what` completes "failed to …".
     pub fn transport(what: &'static str, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Transport { what, source: source.into() }
-    }
-}
-
-/// Why a handler did not do its work, and whether it makes sense to try again.
-///
-/// Any error becomes one by `?`, and is then *retryable*. Deliberately no [`Error`] itself, which makes that possible.
-///
-/// ```
-/// use relais_bus::SubscriberError;
-///
-/// fn handle(amount: &str) -> Result<u32, SubscriberError> {
-///     let amount: u32 = amount.parse().map_err(SubscriberError::fatal)?; // Will never parse.
-///     let _ledger = std::fs::metadata("/")?; // May work the next time.
-///     Ok(amount)
-/// }
-/// assert!(!handle("many").unwrap_err().is_retryable());
-/// ```
-pub struct SubscriberError {
-    source: Box<dyn Error + Send + Sync>,
-    retryable: bool,
-}
-
-impl SubscriberError {
-    /// May work the next time.
-    pub fn retryable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { source: source.into(), retryable: true }
-    }
-
-    /// Will never work; to the dead letters at once.
-    pub fn fatal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { source: source.into(), retryable: false }
-    }
-
-    /// Whether it makes sense to try again.
-    pub fn is_retryable(&self) -> bool {
-        self.retryable
-    }
-
-    /// The error underneath.
-    pub fn source(&self) -> &(dyn Error + Send + Sync + 'static) {
-        &*self.source
-    }
-}
-
-impl<E: Error + Send + Sync + 'static> From<E> for SubscriberError {
-    fn from(error: E) -> Self {
-        Self::retryable(error)
-    }
-}
-
-impl fmt::Display for SubscriberError {
-    /// With what is underneath: this ends up in a dead letter, where nobody can ask further.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.source)?;
-        let mut next = self.source.source();
-        while let Some(error) = next {
-            write!(f, ": {error}")?;
-            next = error.source();
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for SubscriberError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.retryable { "retryable" } else { "fatal" };
-        write!(f, "{kind}: {self}")
     }
 }

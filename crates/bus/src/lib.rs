@@ -2,7 +2,7 @@
 //!
 //! In memory by default, over Redis or PostgreSQL with a line more, and the same to its users on each. Nobody polls: a
 //! subscriber, a worker and the bus itself cost nothing while there is nothing to do. Of Relais's other crates
-//! it knows `relais-message` only, for [`BusSink`]: messages of an outbox become events.
+//! it knows `relais-push-worker`, and `relais-message` for [`BusSink`]: messages of an outbox become events.
 //!
 //! # Publish and subscribe
 //!
@@ -51,7 +51,7 @@
 //! # Work
 //!
 //! A [`PushWorker`] has what work needs: concurrency, [order](Order) per channel or key, retries, dead letters, hooks,
-//! and a stop that drains.
+//! and a stop that drains. [`Bus::work`] is the short form, for a handler that wants nothing but the payload.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@
 //!     .start(&bus, |event| async move {
 //!         let number: std::sync::Arc<u32> = event.payload.get().map_err(SubscriberError::fatal)?;
 //!         if *number == 13 {
-//!             return Err(SubscriberError::fatal("unlucky")); // `retryable` would be tried again after 1, 2 and 4 seconds.
+//!             return Err(SubscriberError::fatal("unlucky")); // `retryable` would be retried after 2, 4 and 8 seconds.
 //!         }
 //!         Ok(())
 //!     })
@@ -73,7 +73,7 @@
 //!
 //! bus.send(Outgoing::new("orders.created", 13).key("customer 7")).await?;
 //! let report = worker.stop().await;
-//! assert_eq!((report.executed, report.dead_lettered, report.left.len()), (1, 1, 0));
+//! assert_eq!((report.errors, report.dead_lettered, report.left.len()), (1, 1, 0));
 //!
 //! let letters = bus.dead_letters("orders.created", 100).await?;
 //! assert_eq!(letters[0].error(), "unlucky");
@@ -154,15 +154,19 @@ pub use builder::BusBuilder;
 pub use bus::{Bus, Confirmation, Outgoing, StopReport};
 pub use channels::ChannelStats;
 pub use dead_letters::{DeadLetter, DeadLetterStore};
-pub use error::{BusError, SubscriberError};
+pub use error::BusError;
 pub use event::{Event, Metadata};
 pub use interest::Interest;
 pub use name::{DEAD_LETTER_PREFIX, NameError, Pattern};
 pub use payload::{Payload, PayloadError};
 pub use receipt::DeliveryOutcome;
+pub use relais_push_worker::{
+    ErrorDecision, Hooks, InitializeError, Order, SubscriberError, WorkerSchedule, WorkerSettings, WorkerState,
+    WorkerStats, WorkerSubscription,
+};
 pub use sink::{BusSink, BusSinkOptions};
 pub use stats::{BusHealth, BusState, BusStats};
 pub use subscribe::{HandlerGuard, Received, Subscribe, Subscription, TypedSubscription};
 pub use subscriber::{Backpressure, SubscriberKind, SubscriptionStats};
 pub use transport::{Features, Inbox, Notice, Transport};
-pub use worker::{Hooks, Order, PushWorker, PushWorkerBuilder, PushWorkerReport, WorkerState, WorkerStats};
+pub use worker::{FailedEvent, PushWorker, PushWorkerBuilder, PushWorkerReport};

@@ -136,18 +136,14 @@ impl Subscribe<'_> {
             while let Some(mut item) = subscription.next_item().await {
                 // Calling it may panic as well as awaiting it.
                 let called = AssertUnwindSafe(async { handler(Arc::clone(&item.event)).await }).catch_unwind();
-                let error = match called.await {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(error.to_string()),
-                    Err(panic) => Some(panic_message(&*panic)),
-                };
-                if let Some(error) = &error {
+                let result = called.await.unwrap_or_else(|panic| Err(SubscriberError::panicked(&*panic)));
+                if let Err(error) = &result {
                     let Membership { hub, subscriber } = &subscription.membership;
                     hub.count_failed(subscriber, &item.event);
                     let event = &item.event;
-                    tracing::warn!(id = %event.id, channel = %event.channel, error, "a handler failed");
+                    tracing::warn!(id = %event.id, channel = %event.channel, %error, "a handler failed");
                 }
-                item.complete(error.is_none());
+                item.complete(result.is_ok());
             }
         });
         let abort = task.abort_handle();
@@ -159,12 +155,6 @@ impl Subscribe<'_> {
         let patterns = self.patterns.into_iter().map(Pattern::new).collect::<Result<_, _>>()?;
         self.bus.hub.subscribe(kind, patterns, self.options).await
     }
-}
-
-/// What a panicking handler said.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("(without a message)"))
 }
 
 /// Events as they come. Ends when the bus stops. Dropped, it unsubscribes, and what waits is gone.

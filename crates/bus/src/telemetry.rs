@@ -1,8 +1,8 @@
-//! The bus's metrics, through the `metrics` facade.
+//! The bus's metrics, through the `metrics` facade. Those of push workers are in `relais-push-worker`.
 //!
 //! Handles are made once: for the bus when it is built, for a channel at its first event. Install the recorder first.
 
-use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
+use metrics::{Counter, Gauge, counter, gauge};
 
 /// The label of channels that are too many to have one each.
 pub(crate) const OTHER: &str = "other";
@@ -23,15 +23,6 @@ pub(crate) struct ChannelMetrics {
     pub(crate) delivered: Counter,
     pub(crate) failed: Counter,
     pub(crate) dropped: Counter,
-}
-
-/// What is reported for each push worker.
-#[derive(Clone)]
-pub(crate) struct WorkerMetrics {
-    pub(crate) processed: Counter,
-    pub(crate) errors: Counter,
-    pub(crate) queue_size: Gauge,
-    pub(crate) duration: Histogram,
 }
 
 impl Telemetry {
@@ -55,16 +46,6 @@ impl Telemetry {
             dropped: counter("dropped"),
         }
     }
-
-    pub(crate) fn worker(&self, worker: &str) -> WorkerMetrics {
-        let prefix = &self.prefix;
-        WorkerMetrics {
-            processed: counter!(format!("{prefix}push_worker_processed_total"), "worker" => worker.to_owned()),
-            errors: counter!(format!("{prefix}push_worker_errors_total"), "worker" => worker.to_owned()),
-            queue_size: gauge!(format!("{prefix}push_worker_queue_size"), "worker" => worker.to_owned()),
-            duration: histogram!(format!("{prefix}push_worker_duration_seconds"), "worker" => worker.to_owned()),
-        }
-    }
 }
 
 fn describe(prefix: &str) {
@@ -73,8 +54,6 @@ fn describe(prefix: &str) {
         ("eventbus_delivered_total", "Events put into subscribers' queues, by channel."),
         ("eventbus_failed_total", "Events that a handler or worker failed on for good, by channel."),
         ("eventbus_dropped_total", "Events lost to a subscriber whose queue was full, by channel."),
-        ("push_worker_processed_total", "Events that a worker has executed, failures included."),
-        ("push_worker_errors_total", "Executions that failed."),
     ] {
         metrics::describe_counter!(format!("{prefix}{name}"), text);
     }
@@ -82,13 +61,7 @@ fn describe(prefix: &str) {
         ("eventbus_subscriptions_active", "Subscriptions."),
         ("eventbus_queue_size", "Events that wait in subscribers' queues."),
         ("eventbus_queue_capacity", "Events that can wait in subscribers' queues."),
-        ("push_worker_queue_size", "Events that wait for a worker."),
     ] {
         metrics::describe_gauge!(format!("{prefix}{name}"), text);
     }
-    metrics::describe_histogram!(
-        format!("{prefix}push_worker_duration_seconds"),
-        Unit::Seconds,
-        "How long a worker's handler took."
-    );
 }

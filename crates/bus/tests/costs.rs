@@ -127,7 +127,7 @@ fn every_metric_has_its_name_its_labels_and_the_prefix() {
     assert_eq!(count("relais_eventbus_dropped_total{channel=a}"), 1);
     assert_eq!(count("relais_eventbus_failed_total{channel=a}"), 1);
     assert_eq!(count("relais_eventbus_published_total{channel=dlq.a}"), 1);
-    assert_eq!(count("relais_push_worker_processed_total{worker=w}"), 2);
+    assert_eq!(count("relais_push_worker_processed_total{worker=w}"), 1);
     assert_eq!(count("relais_push_worker_errors_total{worker=w}"), 1);
     let gauge = |name: &str| match seen.get(name) {
         Some(DebugValue::Gauge(value)) => value.0,

@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 27] = [
+const MAY_KNOW: [(&str, &[&str]); 28] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -22,11 +22,13 @@ const MAY_KNOW: [(&str, &[&str]); 27] = [
     ("relais-group-commit", &["relais-core"]),
     // What a message is, and the port for where messages go.
     ("relais-message", &[]),
+    // Push workers, and the port for what feeds them.
+    ("relais-push-worker", &[]),
     // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
     ("relais-capture", &["relais-message"]),
     ("relais-outbox", &["relais-message", "relais-capture"]),
     ("relais-store", &["relais-core", "relais-protocol", "relais-notify"]),
-    ("relais-bus", &["relais-core", "relais-protocol", "relais-message"]),
+    ("relais-bus", &["relais-core", "relais-protocol", "relais-message", "relais-push-worker"]),
     ("relais-messaging", &["relais-message"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-message", "relais-messaging"]),
     ("relais-broker", &["relais-core", "relais-messaging"]),
@@ -58,7 +60,7 @@ const MAY_KNOW: [(&str, &[&str]); 27] = [
     ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
-    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message", "relais-notify"]),
+    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message", "relais-notify", "relais-push-worker"]),
     // The model checker of tests.
     ("relais-explore", &[]),
     // These two are tests themselves, and may use all there is.
@@ -75,6 +77,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-group-commit",
     "relais-http",
     "relais-message",
+    "relais-push-worker",
     "relais-outbox",
     "relais-capture",
     "relais-store",
@@ -99,6 +102,7 @@ const EVERYTHING: &[&str] = &[
     "relais-group-commit",
     "relais-http",
     "relais-message",
+    "relais-push-worker",
     "relais-outbox",
     "relais-capture",
     "relais-store",

@@ -1,126 +1,31 @@
-//! Push workers: handlers with a queue, concurrency, order, retries and dead letters.
-//!
-//! A worker is one task that owns all of its state (`dispatch.rs`: what to do next; `lanes.rs`: in which order), and
-//! runs the handler in a task of its own for each event. It sleeps until an event arrives, a handler ends or a retry is
-//! due.
+//! Push workers on the bus. What they do is in `relais-push-worker`; `consumer.rs` is what feeds it.
 
-mod dispatch;
-mod hooks;
-mod lanes;
-mod stats;
+mod consumer;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
-use futures::future::{BoxFuture, FutureExt};
+use relais_push_worker::{Handler, Pushed, WorkerSettings, handler};
 use serde::de::DeserializeOwned;
-use tokio::{
-    sync::watch,
-    task::{AbortHandle, JoinHandle},
-};
 
-use self::{dispatch::PushDispatcher, hooks::NoHooks, stats::WorkerProgress};
-pub use self::{
-    hooks::Hooks,
-    stats::{WorkerState, WorkerStats},
-};
+use self::consumer::BusConsumer;
 use crate::{
-    Backpressure, Bus, BusError, Event, Metadata, Pattern, Received, SubscriberError, SubscriberKind,
-    hub::SubscriberOptions, subscriber::Subscriber,
+    Backpressure, Bus, BusError, Event, Pattern, Received, SubscriberError, SubscriberKind, hub::SubscriberOptions,
 };
 
-type Handler = Arc<dyn Fn(Arc<Event>) -> BoxFuture<'static, Result<(), SubscriberError>> + Send + Sync>;
-type KeyOf = Arc<dyn Fn(&Event) -> Option<String> + Send + Sync>;
+/// A push worker on the bus.
+pub type PushWorker = relais_push_worker::PushWorker<Event>;
 
-/// Which events wait for each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// None does.
-    None,
-    /// Those of the same channel, one after the other.
-    Channel,
-    /// Those of the same key, one after the other. Events without a key wait for none.
-    Key,
-}
+/// What a push worker on the bus did, and what it did not get to.
+pub type PushWorkerReport = relais_push_worker::PushWorkerReport<Event>;
 
-/// What a worker did, and what it did not get to.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct PushWorkerReport {
-    /// Times that the handler was run.
-    pub executed: u64,
-    /// Times that it failed.
-    pub errors: u64,
-    /// Events that went to the dead letters.
-    pub dead_lettered: u64,
-    /// Events that were taken and are not done. On a transport that delivers at least once they will come again; else
-    /// this is the last that is seen of them, and they are counted as dropped.
-    pub left: Vec<Arc<Event>>,
-}
+/// An event whose handler failed, as an [error hook](relais_push_worker::Hooks::error) sees it.
+pub type FailedEvent<'a> = relais_push_worker::FailedMessage<'a, Event>;
 
-/// A worker that runs. Dropped, it ends at once; [`stop`](Self::stop) lets it finish.
-pub struct PushWorker {
-    name: Arc<str>,
-    subscriber: Arc<Subscriber>,
-    progress: Arc<WorkerProgress>,
-    concurrency: usize,
-    stop: watch::Sender<bool>,
-    task: Option<JoinHandle<PushWorkerReport>>,
-    abort: AbortHandle,
-}
+impl Pushed for Event {
+    type Builder = PushWorkerBuilder;
 
-impl PushWorker {
-    /// The settings of a worker of that name, which is its label in metrics and dead letters.
-    pub fn builder(name: impl Into<String>) -> PushWorkerBuilder {
-        PushWorkerBuilder {
-            name: name.into(),
-            patterns: Vec::new(),
-            concurrency: 1,
-            capacity: 10_000,
-            backpressure: None,
-            order: Order::None,
-            key: Arc::new(|event| event.metadata.get(Metadata::KEY).map(str::to_owned)),
-            retries: 3,
-            retry_unit: Duration::from_secs(1),
-            stop_timeout: Duration::from_secs(30),
-            hooks: Arc::new(NoHooks),
-        }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its numbers.
-    pub fn stats(&self) -> WorkerStats {
-        let channels = self.subscriber.patterns.iter().map(Pattern::to_string).collect();
-        let queue = (self.subscriber.queue.len(), self.subscriber.queue.capacity());
-        self.progress.stats(channels, self.concurrency, queue)
-    }
-
-    /// Takes no more events, finishes those it has, within the stop timeout (30 s), and says what it left. Retries that
-    /// are due within that time are waited for.
-    pub async fn stop(mut self) -> PushWorkerReport {
-        self.stop.send_replace(true);
-        match self.task.take() {
-            // It ends early only if its runtime does.
-            Some(task) => task.await.unwrap_or_default(),
-            None => PushWorkerReport::default(),
-        }
-    }
-}
-
-impl Drop for PushWorker {
-    fn drop(&mut self) {
-        if self.task.is_some() {
-            self.abort.abort();
-        }
-    }
-}
-
-impl fmt::Debug for PushWorker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushWorker").field("name", &self.name).finish_non_exhaustive()
+    fn push_worker(name: String) -> PushWorkerBuilder {
+        WorkerSettings::new(name).into()
     }
 }
 
@@ -128,29 +33,24 @@ impl fmt::Debug for PushWorker {
 #[derive(Clone)]
 #[must_use]
 pub struct PushWorkerBuilder {
-    name: String,
+    worker: WorkerSettings<Event>,
     patterns: Vec<String>,
-    concurrency: usize,
     capacity: usize,
     backpressure: Option<Backpressure>,
-    order: Order,
-    key: KeyOf,
-    retries: u32,
-    retry_unit: Duration,
-    stop_timeout: Duration,
-    hooks: Arc<dyn Hooks>,
+}
+
+impl From<WorkerSettings<Event>> for PushWorkerBuilder {
+    fn from(worker: WorkerSettings<Event>) -> Self {
+        Self { worker, patterns: Vec::new(), capacity: 10_000, backpressure: None }
+    }
 }
 
 impl PushWorkerBuilder {
+    relais_push_worker::worker_settings!(Event, worker);
+
     /// A channel or pattern to take events from; as many as wanted. An event that matches several is taken once.
     pub fn channel(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
-        self
-    }
-
-    /// How many events at the same time; 1 unless set.
-    pub fn concurrency(mut self, events: usize) -> Self {
-        self.concurrency = events.max(1);
         self
     }
 
@@ -166,58 +66,21 @@ impl PushWorkerBuilder {
         self
     }
 
-    /// Which events wait for each other; none unless set.
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Orders events by what this function says of them, instead of by the key in their metadata.
-    pub fn key_by(mut self, key: impl Fn(&Event) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.order = Order::Key;
-        self.key = Arc::new(key);
-        self
-    }
-
-    /// How often a retryable error is tried again; 3 times unless set, after 1, 2 and 4 seconds.
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
-    }
-
-    /// What 2^n is multiplied with to be the wait before a retry; a second unless set.
-    pub fn retry_unit(mut self, unit: Duration) -> Self {
-        self.retry_unit = unit;
-        self
-    }
-
-    /// How long [`PushWorker::stop`] waits for what was taken; 30 s unless set.
-    pub fn stop_timeout(mut self, timeout: Duration) -> Self {
-        self.stop_timeout = timeout;
-        self
-    }
-
-    /// What is done around the handling of events.
-    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(hooks);
-        self
-    }
-
     /// Starts the worker. Events that are published after this returns are handled.
     ///
-    /// The handler runs in a tokio task of its own for each event, up to the concurrency. An error is tried again if it
-    /// is [retryable](SubscriberError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the
+    /// The handler runs in a tokio task of its own for each event, up to the concurrency. An error is retried if it is
+    /// [retryable](SubscriberError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the
     /// error.
     ///
     /// # Errors
     ///
     /// If a pattern is none, the bus is stopping, or the `initialize` hook refuses.
-    pub async fn start<H, F>(self, bus: &Bus, handler: H) -> Result<PushWorker, BusError>
+    pub async fn start<H, F>(self, bus: &Bus, handle: H) -> Result<PushWorker, BusError>
     where
         H: Fn(Arc<Event>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
-        self.launch(bus, Arc::new(move |event| handler(event).boxed())).await
+        self.launch(bus, handler(handle)).await
     }
 
     /// The same with payloads of one type. A payload of another shape is a dead letter at once.
@@ -225,45 +88,80 @@ impl PushWorkerBuilder {
     /// # Errors
     ///
     /// As for [`start`](Self::start).
-    pub async fn start_typed<T, H, F>(self, bus: &Bus, handler: H) -> Result<PushWorker, BusError>
+    pub async fn start_typed<T, H, F>(self, bus: &Bus, handle: H) -> Result<PushWorker, BusError>
     where
         T: DeserializeOwned + Send + Sync + 'static,
         H: Fn(Received<T>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
-        let typed = move |event| match Received::new(event) {
-            Ok(received) => handler(received).boxed(),
-            Err(error) => futures::future::ready(Err(SubscriberError::fatal(error))).boxed(),
-        };
-        self.launch(bus, Arc::new(typed)).await
+        let typed = handler(move |event| {
+            let handled = Received::new(event).map_err(SubscriberError::fatal).map(&handle);
+            async move { handled?.await }
+        });
+        self.launch(bus, typed).await
     }
 
-    async fn launch(self, bus: &Bus, handler: Handler) -> Result<PushWorker, BusError> {
-        self.hooks.initialize().await.map_err(BusError::Initialize)?;
-        let patterns = self.patterns.iter().map(Pattern::new).collect::<Result<_, _>>()?;
+    async fn launch(self, bus: &Bus, handler: Handler<Event>) -> Result<PushWorker, BusError> {
+        let Self { mut worker, patterns, capacity, backpressure } = self;
+        worker.metrics_prefix.clone_from(&bus.hub.settings.metrics_prefix);
         let options = SubscriberOptions {
-            name: Some(self.name.clone()),
-            capacity: Some(self.capacity),
-            backpressure: self.backpressure,
+            name: Some(worker.name.clone()),
+            capacity: Some(capacity),
+            backpressure,
             offer_timeout: None,
         };
-        let membership = bus.hub.subscribe(SubscriberKind::Worker, patterns, options).await?;
-        let (subscriber, progress) = (Arc::clone(&membership.subscriber), Arc::new(WorkerProgress::new()));
-        let (stop, stopping) = watch::channel(false);
-        let (name, concurrency): (Arc<str>, _) = (self.name.as_str().into(), self.concurrency);
-        self.hooks.started().await;
-        let task = tokio::spawn(PushDispatcher::new(self, membership, handler, Arc::clone(&progress)).run(stopping));
-        let abort = task.abort_handle();
-        let _ = subscriber.task.set(abort.clone());
-        Ok(PushWorker { name, subscriber, progress, concurrency, stop, task: Some(task), abort })
+        let mut subscriber = None;
+        let consumer = async {
+            let patterns = patterns.iter().map(Pattern::new).collect::<Result<_, _>>()?;
+            let membership = bus.hub.subscribe(SubscriberKind::Worker, patterns, options).await?;
+            subscriber = Some(Arc::clone(&membership.subscriber));
+            Ok::<_, BusError>(BusConsumer::new(membership))
+        };
+        let worker = worker.start(consumer, handler).await?;
+        if let Some(subscriber) = subscriber {
+            let _ = subscriber.task.set(worker.abort_handle());
+        }
+        Ok(worker)
     }
 }
 
 impl fmt::Debug for PushWorkerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PushWorkerBuilder")
-            .field("name", &self.name)
+            .field("name", &self.worker.name)
             .field("patterns", &self.patterns)
             .finish_non_exhaustive()
+    }
+}
+
+impl Bus {
+    /// The shortest form of a push worker: one channel or pattern, which is its name too, default settings, and a handler
+    /// that gets nothing but the payload.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let bus = relais_bus::Bus::in_memory();
+    /// let worker = bus
+    ///     .work("orders.created", |number: std::sync::Arc<u32>| async move {
+    ///         println!("order {number}");
+    ///         Ok(())
+    ///     })
+    ///     .await?;
+    /// bus.publish("orders.created", 7_u32).await?;
+    /// assert_eq!(worker.stop().await.processed, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`PushWorkerBuilder::start`].
+    pub async fn work<T, H, F>(&self, channel: &str, handle: H) -> Result<PushWorker, BusError>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+        H: Fn(Arc<T>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
+    {
+        let payload = move |received: Received<T>| handle(received.payload);
+        PushWorker::builder(channel).channel(channel).start_typed(self, payload).await
     }
 }

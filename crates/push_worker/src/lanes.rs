@@ -1,6 +1,6 @@
 //! What a worker has taken and not yet done, in the order in which it may be done.
 //!
-//! Events of the same key are in one lane, and only the first of a lane is ever ready. One that failed is parked until
+//! Messages of the same key are in one lane, and only the first of a lane is ever ready. One that failed is parked until
 //! its next try, and its lane waits with it, while other lanes go on. Knows no clock: it is told what time it is.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The name of a lane; events without one have no order.
+/// The name of a lane; messages without one have no order.
 pub(crate) type Lane = Option<Arc<str>>;
 
 /// Something to do.
@@ -25,41 +25,33 @@ pub(crate) struct Job<T> {
 #[derive(Debug)]
 pub(crate) struct Lanes<T> {
     ready: VecDeque<Job<T>>,
-    /// Lanes whose first event is ready, parked or being done, with those that come after it.
-    busy: HashMap<Arc<str>, VecDeque<T>>,
+    /// Lanes whose first message is ready, parked or being done, with those that come after it and how often each was
+    /// retried.
+    busy: HashMap<Arc<str>, VecDeque<(T, u32)>>,
     /// By due time; the number keeps those of the same time apart, and in order.
     parked: BTreeMap<(Instant, u64), Job<T>>,
     next_number: u64,
-    len: usize,
 }
 
 impl<T> Lanes<T> {
     pub(crate) fn new() -> Self {
-        Self { ready: VecDeque::new(), busy: HashMap::new(), parked: BTreeMap::new(), next_number: 0, len: 0 }
+        Self { ready: VecDeque::new(), busy: HashMap::new(), parked: BTreeMap::new(), next_number: 0 }
     }
 
-    /// How many are here, whatever they wait for.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn add(&mut self, what: T, lane: Lane) {
-        self.len += 1;
+    pub(crate) fn add(&mut self, what: T, lane: Lane, retries: u32) {
         if let Some(name) = &lane {
             if let Some(behind) = self.busy.get_mut(name) {
-                behind.push_back(what);
+                behind.push_back((what, retries));
                 return;
             }
             self.busy.insert(Arc::clone(name), VecDeque::new());
         }
-        self.ready.push_back(Job { what, lane, retries: 0 });
+        self.ready.push_back(Job { what, lane, retries });
     }
 
     /// The next that can be done. Its lane waits until it is [finished](Self::finished) or parked and done again.
     pub(crate) fn next(&mut self) -> Option<Job<T>> {
-        let job = self.ready.pop_front()?;
-        self.len -= 1;
-        Some(job)
+        self.ready.pop_front()
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -71,7 +63,7 @@ impl<T> Lanes<T> {
         let Some(name) = lane else { return };
         let Some(behind) = self.busy.get_mut(&name) else { return };
         match behind.pop_front() {
-            Some(what) => self.ready.push_back(Job { what, lane: Some(name), retries: 0 }),
+            Some((what, retries)) => self.ready.push_back(Job { what, lane: Some(name), retries }),
             None => {
                 self.busy.remove(&name);
             }
@@ -80,7 +72,6 @@ impl<T> Lanes<T> {
 
     /// Keeps a job until `due`.
     pub(crate) fn park(&mut self, job: Job<T>, due: Instant) {
-        self.len += 1;
         self.next_number += 1;
         self.parked.insert((due, self.next_number), job);
     }
@@ -103,10 +94,31 @@ impl<T> Lanes<T> {
     pub(crate) fn drain(&mut self) -> Vec<T> {
         let mut all: Vec<T> = std::mem::take(&mut self.parked).into_values().map(|job| job.what).collect();
         all.extend(self.ready.drain(..).map(|job| job.what));
-        all.extend(self.busy.drain().flat_map(|(_, behind)| behind));
-        self.len = 0;
+        all.extend(self.busy.drain().flat_map(|(_, behind)| behind).map(|(what, _)| what));
         all
     }
+
+    /// Takes out what `taken` says. Lanes whose first message is being done stay busy; others go on with what is left.
+    pub(crate) fn remove(&mut self, taken: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
+        for behind in self.busy.values_mut() {
+            removed.extend(extract(behind, |(what, _)| taken(what)).map(|(what, _)| what));
+        }
+        let mut freed: Vec<Job<T>> = extract(&mut self.ready, |job| taken(&job.what)).collect();
+        freed.extend(self.parked.extract_if(.., |_, job| taken(&job.what)).map(|(_, job)| job));
+        for job in freed {
+            removed.push(job.what);
+            self.finished(job.lane);
+        }
+        removed
+    }
+}
+
+/// Takes out of a queue what `taken` says; the others stay in their order.
+fn extract<T>(queue: &mut VecDeque<T>, taken: impl Fn(&T) -> bool) -> impl Iterator<Item = T> {
+    let (out, stay): (VecDeque<T>, VecDeque<T>) = std::mem::take(queue).into_iter().partition(taken);
+    *queue = stay;
+    out.into_iter()
 }
 
 #[cfg(test)]
@@ -119,11 +131,18 @@ mod tests {
         Some(name.into())
     }
 
+    impl<T> Lanes<T> {
+        /// How many are here, whatever they wait for.
+        fn len(&self) -> usize {
+            self.ready.len() + self.parked.len() + self.busy.values().map(VecDeque::len).sum::<usize>()
+        }
+    }
+
     #[test]
-    fn a_lane_runs_one_event_at_a_time_and_lanes_take_turns() {
+    fn a_lane_runs_one_message_at_a_time_and_lanes_take_turns() {
         let mut lanes = Lanes::new();
         for (what, name) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")] {
-            lanes.add(what, lane(name));
+            lanes.add(what, lane(name), 0);
         }
         let (a, b) = (lanes.next().unwrap(), lanes.next().unwrap());
         assert_eq!((a.what, b.what), ("a1", "b1"));
@@ -138,11 +157,11 @@ mod tests {
     fn a_parked_lane_keeps_its_order_while_other_lanes_run() {
         let (mut lanes, now) = (Lanes::new(), Instant::now());
         for (what, name) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
-            lanes.add(what, lane(name));
+            lanes.add(what, lane(name), 0);
         }
         let failed = lanes.next().unwrap();
         lanes.park(Job { retries: 1, ..failed }, now + Duration::from_secs(1));
-        lanes.add("a3", lane("a"));
+        lanes.add("a3", lane("a"), 0);
         let other = lanes.next().unwrap();
         assert_eq!(other.what, "b1");
         lanes.finished(other.lane);
@@ -163,13 +182,40 @@ mod tests {
     }
 
     #[test]
-    fn events_without_a_lane_run_concurrently() {
+    fn messages_without_a_lane_run_concurrently() {
         let mut lanes = Lanes::new();
-        lanes.add(1, None);
-        lanes.add(2, None);
+        lanes.add(1, None, 0);
+        lanes.add(2, None, 0);
         let first = lanes.next().unwrap();
         lanes.park(first, Instant::now() + Duration::from_secs(9));
         assert_eq!(lanes.next().unwrap().what, 2);
         assert_eq!(lanes.drain(), [1]);
+    }
+
+    #[test]
+    fn what_is_removed_makes_way_in_its_lane() {
+        let (mut lanes, now) = (Lanes::new(), Instant::now());
+        for (what, name) in [("x1", "a"), ("y1", "a"), ("x2", "b"), ("y2", "b"), ("x3", "c"), ("y3", "c"), ("x4", "d")]
+        {
+            lanes.add(what, lane(name), 0);
+        }
+        lanes.add("x5", None, 0);
+        // One runs, one is parked, the others are ready.
+        let (running, parked) = (lanes.next().unwrap(), lanes.next().unwrap());
+        lanes.park(Job { retries: 1, ..parked }, now);
+        let mut removed = lanes.remove(|what| what.starts_with('x'));
+        removed.sort_unstable();
+        assert_eq!((removed.as_slice(), lanes.len()), (&["x2", "x3", "x4", "x5"][..], 3));
+        assert!(lanes.next_due().is_none());
+        let (c, b) = (lanes.next().unwrap(), lanes.next().unwrap());
+        assert_eq!((b.what, c.what), ("y2", "y3"));
+        assert!(lanes.next().is_none(), "y1 follows x1, which runs");
+        for lane in [running.lane, b.lane, c.lane] {
+            lanes.finished(lane);
+        }
+        let last = lanes.next().unwrap();
+        assert_eq!(last.what, "y1");
+        lanes.finished(last.lane);
+        assert!(lanes.busy.is_empty() && lanes.len() == 0);
     }
 }

@@ -9,9 +9,10 @@ use std::{
 
 use async_trait::async_trait;
 use relais_bus::{
-    Backpressure, Bus, BusError, Event, Hooks, Metadata, Order, Outgoing, PushWorker, PushWorkerReport,
-    SubscriberError, WorkerState,
+    Backpressure, Bus, BusError, ErrorDecision, Event, FailedEvent, Hooks, Metadata, Order, Outgoing, PushWorker,
+    PushWorkerReport, SubscriberError, WorkerState,
 };
+use serde_json::json;
 use tokio::{
     sync::{Semaphore, mpsc},
     time::Instant,
@@ -44,7 +45,7 @@ async fn a_retryable_error_is_retried_with_backoff_and_then_becomes_a_dead_lette
     let begin = Instant::now();
     bus.publish("orders.created", "x").await.unwrap();
     let letter = letters.recv().await.unwrap();
-    for (second, count) in [(0, None), (1, Some("1")), (3, Some("2")), (7, Some("3"))] {
+    for (second, count) in [(0, None), (2, Some("1")), (6, Some("2")), (14, Some("3"))] {
         let (at, told) = tries.recv().await.unwrap();
         assert_eq!(((at - begin).as_secs(), told.as_deref()), (second, count));
     }
@@ -54,10 +55,10 @@ async fn a_retryable_error_is_retried_with_backoff_and_then_becomes_a_dead_lette
         (Some("away"), Some("3"), Some("w"))
     );
     let stats = worker.stats();
-    assert_eq!((stats.execution_count, stats.errors_count, stats.queue_size), (4, 4, 0));
+    assert_eq!((stats.execution_count, stats.errors_count, stats.queue_size), (0, 4, 0));
     assert_eq!(bus.dead_letters("orders.created", 10).await.unwrap().len(), 1);
     let report = worker.stop().await;
-    assert_eq!((report.executed, report.errors, report.dead_lettered, report.left.len()), (4, 4, 1, 0));
+    assert_eq!((report.processed, report.errors, report.dead_lettered, report.left.len()), (0, 4, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +91,7 @@ async fn a_failing_key_is_parked_and_keeps_its_order_while_others_run() {
     assert_eq!(of("b"), ["b1", "b2"]);
     let place = |line: &str| log.iter().position(|other| other == line).unwrap();
     assert!(place("b2") < place("a1"), "b did not wait for a: {log:?}");
-    assert_eq!(begin.elapsed().as_secs(), 1);
+    assert_eq!(begin.elapsed().as_secs(), 2);
     worker.stop().await;
 }
 
@@ -185,7 +186,7 @@ async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
     assert_eq!(begin.elapsed(), Duration::from_secs(30));
     let mut left: Vec<_> = report.left.iter().map(|event| text(event)).collect();
     left.sort();
-    assert_eq!((report.executed, left), (2, vec!["3".to_owned(), "4".to_owned(), "5".to_owned()]));
+    assert_eq!((report.processed, left), (2, vec!["3".to_owned(), "4".to_owned(), "5".to_owned()]));
     assert_eq!(bus.stats().dropped, 3, "counted, as nobody keeps them");
     assert_eq!(bus.publish_confirmed("a", 1).await.unwrap().delivered, 0, "it takes no more");
 }
@@ -193,13 +194,13 @@ async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_retries_that_are_due_in_time_only() {
     let bus = Bus::in_memory();
-    let builder = PushWorker::builder("w").channel("a").stop_timeout(Duration::from_secs(2));
+    let builder = PushWorker::builder("w").channel("a").stop_timeout(Duration::from_secs(4));
     let worker = builder.start(&bus, |_| async { Err(SubscriberError::retryable("no")) }).await.unwrap();
     publish(&bus, "a", "", "x").await;
     let begin = Instant::now();
     let report = worker.stop().await;
-    assert_eq!((report.executed, report.left.len()), (2, 1), "the retry after 1 s, not the one after 2 s more");
-    assert_eq!(begin.elapsed(), Duration::from_secs(1), "there is nothing to wait for");
+    assert_eq!((report.errors, report.left.len()), (2, 1), "the retry after 2 s, not the one after 4 s more");
+    assert_eq!(begin.elapsed(), Duration::from_secs(2), "there is nothing to wait for");
     assert_eq!(report.left[0].metadata.get(Metadata::RETRY_COUNT), Some("2"));
 }
 
@@ -233,7 +234,7 @@ impl Recorder {
 }
 
 #[async_trait]
-impl Hooks for Recorder {
+impl Hooks<Event> for Recorder {
     async fn initialize(&self) -> Result<(), SubscriberError> {
         self.note("initialize");
         Ok(())
@@ -245,10 +246,11 @@ impl Hooks for Recorder {
         self.note("stopping");
     }
     async fn stopped(&self, report: &PushWorkerReport) {
-        self.note(format!("stopped after {}", report.executed));
+        self.note(format!("stopped after {}", report.errors));
     }
-    async fn error(&self, event: &Event, error: &SubscriberError, retry: Option<u32>) {
-        self.note(format!("{} {error} {retry:?}", event.channel));
+    async fn error(&self, failed: &FailedEvent<'_>) -> ErrorDecision {
+        self.note(format!("{} {} {} {:?}", failed.worker, failed.message.channel, failed.error, failed.retry));
+        ErrorDecision::BySettings
     }
 }
 
@@ -265,8 +267,8 @@ async fn hooks_are_called_in_turn_and_a_stopping_bus_stops_its_workers() {
     publish(&bus, "a", "", "x").await;
     assert_eq!(bus.stop().await.left, 0);
     assert_eq!(worker.stats().state, WorkerState::Stopped);
-    assert_eq!(worker.stop().await.executed, 2);
-    let expected = ["initialize", "started", "stopping", "a no Some(1)", "a no None", "stopped after 2"];
+    assert_eq!(worker.stop().await.errors, 2);
+    let expected = ["initialize", "started", "stopping", "w a no Some(1)", "w a no None", "stopped after 2"];
     let mut log = log.lock().unwrap().clone();
     // Whether the first execution or the stop is noticed first is nobody's promise.
     log[2..4].sort_by_key(|line| line != "stopping");
@@ -276,7 +278,7 @@ async fn hooks_are_called_in_turn_and_a_stopping_bus_stops_its_workers() {
 struct Refuses;
 
 #[async_trait]
-impl Hooks for Refuses {
+impl Hooks<Event> for Refuses {
     async fn initialize(&self) -> Result<(), SubscriberError> {
         Err(SubscriberError::fatal("no database"))
     }
@@ -299,6 +301,7 @@ async fn stats_have_exactly_the_keys_that_are_promised() {
     keys.sort_unstable();
     let mut promised = [
         "state",
+        "schedule",
         "execution_count",
         "errors_count",
         "last_execution",
@@ -313,14 +316,17 @@ async fn stats_have_exactly_the_keys_that_are_promised() {
     ];
     promised.sort_unstable();
     assert_eq!(keys, promised);
-    assert_eq!(
-        (&stats["channels"], &stats["subscriptions"]),
-        (&serde_json::json!(["a.*", "b"]), &serde_json::json!(2))
-    );
-    assert_eq!(
-        (&stats["queue_capacity"], &stats["state"]),
-        (&serde_json::json!(10_000), &serde_json::json!("running"))
-    );
+    let subscriptions =
+        json!([{"id": "1.1", "channel": "a.*", "pending": 0}, {"id": "1.2", "channel": "b", "pending": 0}]);
+    for (key, value) in [
+        ("channels", json!(["a.*", "b"])),
+        ("subscriptions", subscriptions),
+        ("queue_capacity", json!(10_000)),
+        ("state", json!("running")),
+        ("schedule", json!("PUSH")),
+    ] {
+        assert_eq!(stats[key], value, "{key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,7 +357,7 @@ async fn a_push_worker_on_dead_letters_makes_no_new_dead_letter() {
     let second = PushWorker::builder("second").channel("dlq.>").start(&bus, fails).await.unwrap();
     publish(&bus, "a", "", "x").await;
     let (first, second) = (first.stop().await, second.stop().await);
-    assert_eq!((first.executed, first.dead_lettered), (1, 1), "its own dead letter is no event to it");
-    assert_eq!((second.executed, second.dead_lettered), (1, 0));
+    assert_eq!((first.errors, first.dead_lettered), (1, 1), "its own dead letter is no event to it");
+    assert_eq!((second.errors, second.dead_lettered), (1, 0));
     assert_eq!(bus.dead_letters(">", 10).await.unwrap().len(), 1);
 }
