@@ -34,6 +34,13 @@ pub fn ensure(programs: &[&str]) -> Result<()> {
     programs.iter().filter(|program| !has(program)).try_for_each(|program| install(program, program))
 }
 
+/// Makes sure that OpenSSL's headers are there, which librdkafka is built with.
+pub fn ensure_openssl() -> Result<()> {
+    ensure(&["pkg-config"])?;
+    let found = Command::new("pkg-config").args(["--exists", "openssl"]).status().context("cannot run pkg-config")?;
+    if found.success() { Ok(()) } else { install("OpenSSL to build with", "libssl-dev") }
+}
+
 /// Whether a program is in PATH.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

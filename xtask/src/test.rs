@@ -66,8 +66,8 @@ impl Beside {
 const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres,relais-messaging/redis"];
 
 /// The test of what needs librdkafka, which nothing else compiles; and how cargo is told to.
-const KAFKA_TEST: &str = "sink_kafka";
-const KAFKA: [&str; 2] = ["--features", "relais-messaging/kafka"];
+const KAFKA_TEST: &str = "messaging_kafka";
+const KAFKA: [&str; 2] = ["--features", "relais-messaging/kafka-tls"];
 
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";
@@ -115,6 +115,9 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         false => None,
     };
     let targets: Vec<&str> = whole.iter().chain(&some).flat_map(Target::arguments).collect();
+    if targets.contains(&KAFKA_TEST) {
+        packages::ensure_openssl()?;
+    }
     let kafka = targets.contains(&KAFKA_TEST).then_some(KAFKA).into_iter().flatten();
     let mut programs = Vec::new();
     for (is_needed, program) in [
@@ -199,5 +202,6 @@ fn all() -> Result<()> {
     let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
     execute(cargo(more.split(' ')).args(FEATURES))?;
     // Says by name what it did not run, if the environment names no Kafka broker.
+    packages::ensure_openssl()?;
     execute(cargo(["test", "--workspace", "--test", KAFKA_TEST]).args(FEATURES).args(KAFKA))
 }

@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     cargo::{cargo, run as execute},
-    gen_files,
+    gen_files, packages,
 };
 
 type Check = fn() -> Result<()>;
@@ -55,6 +55,7 @@ fn formatting() -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
+    packages::ensure_openssl()?;
     let arguments = "clippy --workspace --all-targets --all-features -- -D warnings";
     execute(&mut cargo(arguments.split(' ')))
 }

@@ -1,9 +1,4 @@
 //! The Sink conformance suite on a Kafka broker, and what only this sink promises.
-//!
-//! The suite needs a broker that can be killed: see `relais_testkit::kafka`. Without one, its tests say by name that they were
-//! not run. The others use the mock cluster of librdkafka, which can be told to fail.
-
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod harness;
 
@@ -12,14 +7,13 @@ use std::time::Duration;
 use rdkafka::{
     Message as _,
     message::Headers as _,
-    mocking::MockCluster,
-    producer::DefaultProducerContext,
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink};
-use relais_messaging::kafka::{KafkaSink, KafkaSinkError, KafkaSinkOptions};
+use relais_messaging::kafka::{KafkaSink, KafkaSinkOptions};
 
-use self::harness::{own_broker, read};
+use self::harness::own_broker;
+use crate::broker::{Mock, TOPIC, mock, read};
 
 /// The tests of the suite, where there is a broker; else their names.
 macro_rules! on_a_broker {
@@ -50,16 +44,7 @@ on_a_broker! {
     a_closed_sink_refuses_everything,
 }
 
-const TOPIC: &str = "orders";
-
-/// A cluster of librdkafka's own, with one topic of this many partitions.
-fn mock(partitions: i32) -> MockCluster<'static, DefaultProducerContext> {
-    let cluster = MockCluster::new(1).unwrap();
-    cluster.create_topic(TOPIC, partitions, 1).unwrap();
-    cluster
-}
-
-fn options(cluster: &MockCluster<'static, DefaultProducerContext>) -> KafkaSinkOptions {
+fn options(cluster: &Mock) -> KafkaSinkOptions {
     KafkaSinkOptions { timeout: Duration::from_secs(3), ..KafkaSinkOptions::new(cluster.bootstrap_servers()) }
 }
 
@@ -201,12 +186,4 @@ async fn a_cluster_that_is_away_is_no_refusal() {
     let sink = KafkaSink::new(&options).unwrap();
     let outcomes = sink.publish(batch(&["a"], 2)).await;
     assert!(matches!(&outcomes[..], [PublishOutcome::Unknown(_), PublishOutcome::NotSent]), "{outcomes:?}");
-}
-
-#[test]
-fn settings_that_no_client_knows_are_refused() {
-    let wrong = KafkaSinkOptions::new("localhost:9092").setting("compresion.type", "lz4");
-    assert!(matches!(KafkaSink::new(&wrong), Err(KafkaSinkError::Client(_))));
-    let acks = KafkaSinkOptions::new("localhost:9092").setting("acks", "1");
-    assert!(matches!(KafkaSink::new(&acks), Err(KafkaSinkError::Setting { .. })));
 }
