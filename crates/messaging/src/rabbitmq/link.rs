@@ -87,21 +87,28 @@ impl Link {
     /// Whether an exchange exists, as far as is known: one that did once is not asked for again.
     pub(super) async fn has_exchange(self: &Arc<Self>, exchange: &str) -> lapin::Result<bool> {
         let known = || self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
-        // A name that can not be one is refused where it is used.
-        let Ok(name) = ShortString::try_new(exchange) else { return Ok(true) };
         if exchange.is_empty() || known().contains(exchange) {
             return Ok(true);
         }
+        let exists = self.has_exchange_now(exchange).await?;
+        if exists {
+            known().insert(exchange.to_owned());
+        }
+        Ok(exists)
+    }
+
+    /// Whether an exchange exists. One that may not be asked for, or can not be called so, is taken for one that does:
+    /// any other refusal is for whoever uses it.
+    pub(super) async fn has_exchange_now(self: &Arc<Self>, exchange: &str) -> lapin::Result<bool> {
+        let Ok(name) = ShortString::try_new(exchange) else { return Ok(true) };
         let lent = self.lend().await?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let declaring = lent.channel().exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default());
         match declaring.await {
             Ok(()) => {
                 lent.give_back();
-                known().insert(exchange.to_owned());
                 Ok(true)
             }
-            // Any other refusal is for whoever publishes there.
             Err(error) => soft(&error).map(|reason| *reason != AMQPSoftError::NOTFOUND).ok_or(error),
         }
     }

@@ -162,7 +162,7 @@ impl Management {
         priority: i64,
     ) -> Result<(), ManagementError> {
         let body = json!({"pattern": pattern, "apply-to": apply_to, "definition": definition, "priority": priority});
-        match self.ask(Method::PUT, "policies", name, Some(body)).await? {
+        match self.ask(Method::PUT, "policies", &[name], Some(body)).await? {
             Some(_) => Ok(()),
             None => Err(ManagementError::NoVhost { vhost: self.vhost.clone() }),
         }
@@ -170,12 +170,12 @@ impl Management {
 
     /// Removes a policy. One that does not exist is not an error.
     pub async fn delete_policy(&self, name: &str) -> Result<(), ManagementError> {
-        self.ask(Method::DELETE, "policies", name, None).await.map(drop)
+        self.ask(Method::DELETE, "policies", &[name], None).await.map(drop)
     }
 
     /// What is known of a queue, if there is one.
     pub async fn queue(&self, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
-        let Some(answer) = self.ask(Method::GET, "queues", name, None).await? else { return Ok(None) };
+        let Some(answer) = self.get("queues", &[name]).await? else { return Ok(None) };
         // A queue of which nothing was collected yet has no numbers.
         let number = |field: &str| answer[field].as_u64().unwrap_or_default();
         Ok(Some(QueueInfo {
@@ -186,21 +186,32 @@ impl Management {
         }))
     }
 
-    /// One request about something with a name. `None` is a 404.
+    /// What is known of something in the virtual host. `None` if it is not there.
+    pub(super) async fn get(&self, kind: &str, names: &[&str]) -> Result<Option<Value>, ManagementError> {
+        self.ask(Method::GET, kind, names, None).await
+    }
+
+    /// Deletes something in the virtual host. What is not there is not an error.
+    pub(super) async fn delete(&self, kind: &str, names: &[&str]) -> Result<(), ManagementError> {
+        self.ask(Method::DELETE, kind, names, None).await.map(drop)
+    }
+
+    /// One request about something in the virtual host. `None` is a 404.
     async fn ask(
         &self,
         method: Method,
         kind: &str,
-        name: &str,
+        names: &[&str],
         body: Option<Value>,
     ) -> Result<Option<Value>, ManagementError> {
         let mut url = self.url.clone();
+        let segments = ["api", kind, &self.vhost].into_iter().chain(names.iter().copied());
         // A segment that is a dot or two would be left out, and something else asked.
-        if [name, &self.vhost].into_iter().any(|name| matches!(name, "" | "." | "..")) {
-            return Err(ManagementError::Refused { status: 400, why: format!("{name:?} is not a name") });
+        if let Some(wrong) = segments.clone().find(|name| matches!(*name, "" | "." | "..")) {
+            return Err(ManagementError::Refused { status: 400, why: format!("{wrong:?} is not a name") });
         }
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["api", kind, &self.vhost, name]);
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
         }
         let mut request = self.http.request(method, url).basic_auth(&self.user, Some(&self.password));
         if let Some(body) = body {

@@ -94,8 +94,8 @@
 //!
 //! [`Broker::declare`] makes plain durable queues and leaves others as they are; [`Broker::browse`] looks into a queue,
 //! at dead letters for example; [`Broker::listen`] hears what is said to everybody at a fan-out exchange;
-//! [`Management`] sets policies over HTTP. What is not here: declaring other exchanges, and any memory of what was not
-//! sent.
+//! [`Management`] sets policies over HTTP; a [`topology`] declares exchanges, queues and bindings of any kind. What is not
+//! here: any memory of what was not sent.
 
 mod batch;
 mod broker;
@@ -112,6 +112,7 @@ mod publish;
 mod queue;
 mod sink;
 mod tls;
+pub mod topology;
 mod wire;
 mod witness;
 

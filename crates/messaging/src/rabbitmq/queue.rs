@@ -75,7 +75,7 @@ impl Broker {
 }
 
 /// A queue, if it exists.
-async fn find(link: &Arc<Link>, name: &ShortString) -> Result<Option<DeclaredQueue>, ConsumeError> {
+pub(super) async fn find(link: &Arc<Link>, name: &ShortString) -> Result<Option<DeclaredQueue>, ConsumeError> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     match ask(link, name, options, FieldTable::default()).await? {
         Ok(found) => Ok(Some(found)),
