@@ -12,6 +12,7 @@ use relais_protocol::{
     capture::MaskDeclaration,
     outbox::SinkDeclaration,
 };
+use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, MessageFormatter as _, UserMessageFormatter};
 
 use crate::nearest::did_you_mean;
@@ -28,7 +29,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Declaration> {
 }
 
 fn parse_with(text: &str, origin: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Declaration> {
-    let mut declaration = parse_text(text, origin)?;
+    let mut declaration: Declaration = parse_text(text, origin)?;
     for client in &mut declaration.clients {
         for (secret, what) in [(&mut client.client_secret, "secret"), (&mut client.signing_secret, "signing secret")] {
             if let Some(SecretDeclaration::Env { env }) = secret {
@@ -87,7 +88,8 @@ pub fn resolve(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<
     }
 }
 
-fn parse_text(text: &str, origin: &str) -> Result<Declaration> {
+/// Reads YAML or JSON as what it declares. Errors name the line; keys that are not known are refused with the nearest one.
+pub fn parse_text<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> {
     // All JSON is YAML, but only the JSON reader keeps numbers that no machine word can hold. What it does not
     // understand may still be YAML in braces.
     if text.trim_start().starts_with('{')

@@ -118,7 +118,7 @@ impl Server {
             notifications.follow_declared(Arc::clone(&declared));
         }
         let sinks = Arc::new(Sinks::new(SinkOptions {
-            broker: broker_options(config),
+            broker: config.broker.options(),
             http: http_sender_options(config),
             bus: options.bus.bus.clone(),
             max_body_bytes: config.server.max_body_bytes,
@@ -402,7 +402,7 @@ fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
         callback_senders = callback_senders.with(CallbackType::Http, http);
     }
     if !config.broker.url.is_empty() {
-        let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..broker_options(config) };
+        let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..config.broker.options() };
         let broker = Broker::new(config.broker.url.expose(), options)
             .with_context(|| format!("the broker {} can not be used", config.broker.url))?;
         callback_senders = callback_senders.with(CallbackType::Amqp, Arc::new(AmqpSender::new(broker)));
@@ -432,18 +432,10 @@ fn task_broker(config: &Config) -> anyhow::Result<Option<Arc<dyn TaskBroker>>> {
         return Ok(None);
     }
     let management_url = (!broker.management_url.is_empty()).then(|| broker.management_url.expose().to_owned());
-    let options = RabbitMqOptions { broker: broker_options(config), management_url };
+    let options = RabbitMqOptions { broker: config.broker.options(), management_url };
     let task_broker = RabbitMq::new(broker.url.expose(), options)
         .with_context(|| format!("the broker {} can not be used", broker.url))?;
     Ok(Some(Arc::new(task_broker)))
-}
-
-fn broker_options(config: &Config) -> BrokerOptions {
-    let certificates = &config.broker.root_certificates;
-    BrokerOptions {
-        root_certificates: (!certificates.is_empty()).then(|| certificates.into()),
-        ..BrokerOptions::default()
-    }
 }
 
 fn http_options(config: &Config) -> anyhow::Result<ServeOptions> {

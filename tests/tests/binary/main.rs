@@ -12,6 +12,7 @@ mod notifications;
 mod operations;
 mod schedules;
 mod start;
+mod topology;
 mod worker;
 
 use std::{

@@ -9,6 +9,7 @@ mod audience;
 mod audit;
 mod authorization;
 mod batch;
+mod broker;
 mod callback;
 mod capture;
 mod client;
@@ -30,6 +31,7 @@ mod task;
 mod task_watch;
 #[cfg(unix)]
 mod top;
+mod topology;
 #[cfg(unix)]
 mod worker;
 mod yaml;
@@ -89,6 +91,8 @@ pub enum Command {
     Outbox(outbox::OutboxArgs),
     /// Check databases for change capture, see how captures do, ask for snapshots, import Debezium's connectors
     Capture(capture::CaptureArgs),
+    /// Compare a topology of RabbitMQ (exchanges, queues, bindings) with a broker, and create what is missing
+    Topology(topology::TopologyArgs),
     /// Send notifications, see who has acknowledged them, look at the error log, withdraw; see what emits them
     Notification(notification::NotificationArgs),
     /// Say who belongs to which audience of notifications, see which audiences are declared
@@ -144,6 +148,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Schedule(args) => schedule::run(args).await?,
         Command::Outbox(args) => outbox::run(args).await?,
         Command::Capture(args) => return Ok(Ok(capture::run(args).await?)),
+        Command::Topology(args) => return Ok(Ok(topology::run(args).await?)),
         Command::Notification(args) => notification::run(args).await?,
         Command::Audience(args) => audience::run(args).await?,
         Command::Instance(args) => instance::run(args).await?,
@@ -241,6 +246,8 @@ mod tests {
             "capture pause shop",
             "capture resume shop",
             "capture drop shop --yes",
+            "topology plan -f topology.yaml --broker amqp://h --management http://h --json",
+            "topology apply -f - --delete-extra-bindings --config relais.toml",
             "audience list",
             "audience show GROUP 1b",
             "audience show COURSE --json",
@@ -312,6 +319,7 @@ mod tests {
             "outbox retry orders",
             "capture show",
             "capture snapshot",
+            "topology plan",
             "outbox skip orders a --all",
             "notification list --status OPENED",
             "notification show 12",

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 
 use relais_engine::{Credentials, CredentialsError, OperatorRole};
 use relais_http::TrustedProxies;
+use relais_messaging::rabbitmq::BrokerOptions;
 use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
 use relais_store::EncryptionKey;
 use serde::{Deserialize, Serialize};
@@ -193,6 +194,17 @@ pub struct BrokerConfig {
     pub prefetch: u16,
     /// A file of root certificates.
     pub root_certificates: String,
+}
+
+impl BrokerConfig {
+    /// How it is connected to.
+    pub fn options(&self) -> BrokerOptions {
+        let certificates = &self.root_certificates;
+        BrokerOptions {
+            root_certificates: (!certificates.is_empty()).then(|| certificates.into()),
+            ..BrokerOptions::default()
+        }
+    }
 }
 
 /// How callbacks are sent, and where they may go.
