@@ -15,7 +15,7 @@ use crate::{
     Backpressure, BusError, Event, Metadata, Notice, Payload, SubscriberKind,
     channels::{Channel, rfc3339},
     dead_letters::DeadLetter,
-    hub::Hub,
+    hub::{Hub, STOPPING},
     queue::Refused,
     receipt::Tracker,
     subscriber::{Item, Subscriber},
@@ -60,6 +60,11 @@ impl Hub {
 
     /// An event that came in over the transport.
     pub(crate) async fn receive(&self, event: Event, tracker: Option<Arc<Tracker>>) {
+        if self.state.load(Ordering::Acquire) == STOPPING {
+            // Subscribers leave now. That nobody here wants it any more does not mean that it is done.
+            tracker.inspect(|tracker| tracker.abandoned());
+            return;
+        }
         match self.channels.get(&event.channel, &self.telemetry) {
             Ok(channel) => {
                 self.spread(&channel, event, tracker).await;

@@ -72,6 +72,12 @@ impl Tracker {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Nobody here takes it.
+    pub(crate) fn abandoned(self: &Arc<Self>) {
+        drop(self.receipt());
+        self.sealed();
+    }
+
     /// No more receipts will be handed out.
     pub(crate) fn sealed(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
