@@ -1,4 +1,5 @@
-//! Push workers: concurrency, order, retries, dead letters, hooks, and how they stop. On a paused clock.
+//! What is special about push workers on the bus, in memory, on a paused clock. What they promise everywhere is in the suite
+//! of consumers (`consumer/`), and in the tests of `relais-push-worker`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::{FutureExt, future::BoxFuture};
 use relais_bus::{
     Backpressure, Bus, BusError, ErrorDecision, Event, FailedEvent, Hooks, Metadata, Order, Outgoing, PushWorker,
     PushWorkerReport, SubscriberError, WorkerState,
@@ -26,6 +28,18 @@ fn text(event: &Event) -> String {
 
 async fn publish(bus: &Bus, channel: &str, key: &str, payload: &str) {
     bus.send(Outgoing::new(channel, payload.to_owned()).key(key)).await.unwrap();
+}
+
+/// A handler that ends when it is let.
+fn held(gate: Arc<Semaphore>) -> impl Fn(Arc<Event>) -> BoxFuture<'static, Result<(), SubscriberError>> + Clone {
+    move |_| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire_owned().await?.forget();
+            Ok(())
+        }
+        .boxed()
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,63 +73,6 @@ async fn a_retryable_error_is_retried_with_backoff_and_then_becomes_a_dead_lette
     assert_eq!(bus.dead_letters("orders.created", 10).await.unwrap().len(), 1);
     let report = worker.stop().await;
     assert_eq!((report.processed, report.errors, report.dead_lettered, report.left.len()), (0, 4, 1, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_failing_key_is_parked_and_keeps_its_order_while_others_run() {
-    let bus = Bus::in_memory();
-    let log = Log::default();
-    let (sender, mut done) = mpsc::unbounded_channel();
-    let handler = {
-        let log = Arc::clone(&log);
-        move |event: Arc<Event>| {
-            let first = event.metadata.get(Metadata::RETRY_COUNT).is_none();
-            let (name, fails) = (text(&event), text(&event) == "a1" && first);
-            log.lock().unwrap().push(if fails { format!("{name} fails") } else { name.clone() });
-            sender.send(name).unwrap();
-            async move { if fails { Err(SubscriberError::retryable("not yet")) } else { Ok(()) } }
-        }
-    };
-    let worker =
-        PushWorker::builder("w").channel(">").concurrency(4).order(Order::Key).start(&bus, handler).await.unwrap();
-    let begin = Instant::now();
-    for (key, payload) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2"), ("a", "a3")] {
-        publish(&bus, "orders.created", key, payload).await;
-    }
-    for _ in 0..6 {
-        done.recv().await.unwrap();
-    }
-    let log = log.lock().unwrap().clone();
-    let of = |key: &str| log.iter().filter(|line| line.starts_with(key)).cloned().collect::<Vec<_>>();
-    assert_eq!(of("a"), ["a1 fails", "a1", "a2", "a3"]);
-    assert_eq!(of("b"), ["b1", "b2"]);
-    let place = |line: &str| log.iter().position(|other| other == line).unwrap();
-    assert!(place("b2") < place("a1"), "b did not wait for a: {log:?}");
-    assert_eq!(begin.elapsed().as_secs(), 2);
-    worker.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_fails_its_event_and_not_the_push_worker() {
-    let bus = Bus::in_memory();
-    let (sender, mut done) = mpsc::unbounded_channel();
-    let worker = PushWorker::builder("w")
-        .channel("a")
-        .retries(0)
-        .start(&bus, move |event| {
-            assert_ne!(text(&event), "bad", "a bad one");
-            sender.send(text(&event)).unwrap();
-            async { Ok(()) }
-        })
-        .await
-        .unwrap();
-    for payload in ["bad", "good"] {
-        publish(&bus, "a", "", payload).await;
-    }
-    assert_eq!(done.recv().await.unwrap(), "good");
-    let letters = bus.dead_letters("a", 10).await.unwrap();
-    assert!(letters[0].error().contains("a bad one"), "{}", letters[0].error());
-    assert_eq!((worker.stats().state, worker.stats().errors_count), (WorkerState::Running, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,14 +126,8 @@ async fn order_per_channel_and_concurrency_are_kept() {
 async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
     let bus = Bus::in_memory();
     let gate = Arc::new(Semaphore::new(0));
-    let handler = {
-        let gate = Arc::clone(&gate);
-        move |_| {
-            let gate = Arc::clone(&gate);
-            async move { gate.acquire().await.map_err(SubscriberError::fatal).map(|permit| permit.forget()) }
-        }
-    };
-    let worker = PushWorker::builder("w").channel("a").concurrency(2).start(&bus, handler).await.unwrap();
+    let worker =
+        PushWorker::builder("w").channel("a").concurrency(2).start(&bus, held(Arc::clone(&gate))).await.unwrap();
     for payload in ["1", "2", "3", "4", "5"] {
         publish(&bus, "a", "", payload).await;
     }
@@ -189,19 +140,6 @@ async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
     assert_eq!((report.processed, left), (2, vec!["3".to_owned(), "4".to_owned(), "5".to_owned()]));
     assert_eq!(bus.stats().dropped, 3, "counted, as nobody keeps them");
     assert_eq!(bus.publish_confirmed("a", 1).await.unwrap().delivered, 0, "it takes no more");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_waits_for_retries_that_are_due_in_time_only() {
-    let bus = Bus::in_memory();
-    let builder = PushWorker::builder("w").channel("a").stop_timeout(Duration::from_secs(4));
-    let worker = builder.start(&bus, |_| async { Err(SubscriberError::retryable("no")) }).await.unwrap();
-    publish(&bus, "a", "", "x").await;
-    let begin = Instant::now();
-    let report = worker.stop().await;
-    assert_eq!((report.errors, report.left.len()), (2, 1), "the retry after 2 s, not the one after 4 s more");
-    assert_eq!(begin.elapsed(), Duration::from_secs(2), "there is nothing to wait for");
-    assert_eq!(report.left[0].metadata.get(Metadata::RETRY_COUNT), Some("2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,6 +265,76 @@ async fn stats_have_exactly_the_keys_that_are_promised() {
     ] {
         assert_eq!(stats[key], value, "{key}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_subscription_says_how_many_of_its_events_wait() {
+    let bus = Bus::in_memory();
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = held(Arc::clone(&gate));
+    let worker = PushWorker::builder("w").channel("a.*").channel("*.b").start(&bus, handler.clone()).await.unwrap();
+    let alone = PushWorker::builder("v").channel("a.*").start(&bus, handler).await.unwrap();
+    for channel in ["a.a", "a.b", "a.c", "b.b", "c.b"] {
+        bus.publish(channel, channel).await.unwrap();
+    }
+    let pending = |worker: &PushWorker| {
+        let subscriptions = worker.stats().subscriptions;
+        subscriptions.into_iter().map(|one| (one.id, one.channel, one.pending)).collect::<Vec<_>>()
+    };
+    let row = |id: &str, channel: &str, pending| (id.to_owned(), channel.to_owned(), pending);
+    while worker.backlog() < 5 || worker.stats().queue_size > 4 || alone.stats().queue_size > 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(pending(&worker), [row("1.1", "a.*", 2), row("1.2", "*.b", 2)], "a.a runs, a.b is counted once");
+    assert_eq!(pending(&alone), [row("2", "a.*", 2)]);
+    gate.add_permits(100);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_healthy_while_its_bus_is() {
+    let bus = Bus::builder().build();
+    let worker = PushWorker::builder("w").channel("a").start(&bus, |_| async { Ok(()) }).await.unwrap();
+    assert!(!worker.is_healthy(), "nothing can come yet");
+    bus.start().await.unwrap();
+    assert!(worker.is_healthy());
+    bus.stop().await;
+    assert!(!worker.is_healthy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_short_form_gets_the_payloads_of_one_channel() {
+    let bus = Bus::in_memory();
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    let handler = move |number: Arc<u32>| {
+        sender.send(*number).unwrap();
+        async { Ok(()) }
+    };
+    let worker = bus.work("orders.created", handler).await.unwrap();
+    bus.publish("orders.created", 7_u32).await.unwrap();
+    bus.publish("orders.created", "seven").await.unwrap();
+    assert_eq!((seen.recv().await.unwrap(), worker.name()), (7, "orders.created"));
+    let report = worker.stop().await;
+    assert_eq!((report.processed, report.dead_lettered), (1, 1), "a payload of another type is a dead letter");
+}
+
+struct Forgives;
+
+#[async_trait]
+impl Hooks<Event> for Forgives {
+    async fn error(&self, _: &FailedEvent<'_>) -> ErrorDecision {
+        ErrorDecision::Drop
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_an_error_hook_drops_is_counted_as_failed() {
+    let bus = Bus::in_memory();
+    let builder = PushWorker::builder("w").channel("a").hooks(Forgives);
+    let worker = builder.start(&bus, |_| async { Err(SubscriberError::retryable("no")) }).await.unwrap();
+    publish(&bus, "a", "", "x").await;
+    assert_eq!(worker.stop().await.dropped, 1);
+    assert_eq!((bus.stats().failed, bus.channel_stats()[0].failed, bus.stats().dead_lettered), (1, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]

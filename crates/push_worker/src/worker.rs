@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use crate::{
-    Consumer, ConsumerMonitor, InitializeError, SubscriberError, WorkerSettings, WorkerState, WorkerStats,
-    dispatch::Dispatcher, stats::WorkerProgress,
+    Consumer, ConsumerFeatures, ConsumerMonitor, InitializeError, SubscriberError, WorkerSettings, WorkerState,
+    WorkerStats, dispatch::Dispatcher, stats::WorkerProgress,
 };
 
 /// What is called for each message.
@@ -76,6 +76,7 @@ pub struct PushWorker<M> {
     name: Arc<str>,
     progress: Arc<WorkerProgress>,
     monitor: Arc<dyn ConsumerMonitor>,
+    features: ConsumerFeatures,
     concurrency: usize,
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<PushWorkerReport<M>>>,
@@ -108,14 +109,14 @@ impl<M: Send + Sync + 'static> WorkerSettings<M> {
     {
         self.hooks.initialize().await.map_err(InitializeError)?;
         let consumer = consumer.await?;
-        let (monitor, progress) = (consumer.monitor(), Arc::new(WorkerProgress::new()));
+        let (monitor, features, progress) = (consumer.monitor(), consumer.features(), Arc::new(WorkerProgress::new()));
         let (stop, stopping) = watch::channel(false);
         let (name, concurrency): (Arc<str>, _) = (self.name.as_str().into(), self.concurrency);
         self.hooks.started().await;
         let dispatcher = Dispatcher::new(self, consumer, handler, Arc::clone(&progress));
         let task = tokio::spawn(dispatcher.run(stopping));
         let abort = task.abort_handle();
-        Ok(PushWorker { name, progress, monitor, concurrency, stop, task: Some(task), abort })
+        Ok(PushWorker { name, progress, monitor, features, concurrency, stop, task: Some(task), abort })
     }
 }
 
@@ -123,6 +124,11 @@ impl<M> PushWorker<M> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What can be expected of where its messages come from.
+    pub fn features(&self) -> ConsumerFeatures {
+        self.features
     }
 
     /// Its numbers.

@@ -28,6 +28,7 @@
 
 pub mod audience_suite;
 pub mod broker_suite;
+pub mod consumer_suite;
 mod database;
 mod faked_clock;
 pub mod faulty;
