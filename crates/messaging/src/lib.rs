@@ -17,6 +17,9 @@
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+// Its tests need no broker and no client: they run with all others.
+#[cfg(any(feature = "kafka", test))]
+mod offsets;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;

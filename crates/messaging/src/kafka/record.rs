@@ -1,8 +1,11 @@
-//! A record that is to be written.
+//! Records: one that is to be written, and one that was read.
+
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use rdkafka::{
-    message::{Header, OwnedHeaders},
+    Message as _, Timestamp,
+    message::{BorrowedMessage, Header, Headers as _, OwnedHeaders},
     producer::FutureRecord,
 };
 
@@ -79,5 +82,79 @@ impl NewRecord {
             record.headers = Some(headers);
         }
         Some(record)
+    }
+}
+
+/// A record that was read from a topic.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KafkaRecord {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition of the topic.
+    pub partition: i32,
+    /// Where the record is in the partition.
+    pub offset: i64,
+    /// Milliseconds since 1970, where the record has a time.
+    pub timestamp: Option<i64>,
+    /// What it is about.
+    pub key: Option<Bytes>,
+    /// What it says. None is a tombstone.
+    pub value: Option<Bytes>,
+    /// Its headers.
+    pub headers: RecordHeaders,
+    /// How often this consumer has tried it before and failed.
+    pub retry_count: u32,
+}
+
+impl KafkaRecord {
+    /// The value of the last header with this name.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        let (_, value) = self.headers.iter().rfind(|(known, _)| known == name)?;
+        value.as_deref()
+    }
+
+    pub(super) fn read(topic: Arc<str>, message: &BorrowedMessage<'_>) -> Self {
+        let copy = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        let headers = message.headers().map(|headers| {
+            headers.iter().map(|header| (header.key.to_owned(), header.value.map(copy))).collect::<Vec<_>>()
+        });
+        Self {
+            topic,
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp: match message.timestamp() {
+                Timestamp::NotAvailable => None,
+                Timestamp::CreateTime(time) | Timestamp::LogAppendTime(time) => Some(time),
+            },
+            key: message.key().map(copy),
+            value: message.payload().map(copy),
+            headers: headers.unwrap_or_default(),
+            retry_count: 0,
+        }
+    }
+
+    /// The same key, value, headers and time, to be written to another topic.
+    pub(super) fn copy_to(&self, topic: &str) -> NewRecord {
+        NewRecord {
+            topic: topic.to_owned(),
+            partition: None,
+            key: self.key.clone(),
+            value: self.value.clone(),
+            headers: self.headers.clone(),
+            timestamp: self.timestamp,
+        }
+    }
+}
+
+impl fmt::Debug for KafkaRecord {
+    /// Where it is, without what it says: that may be anybody's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaRecord")
+            .field("topic", &self.topic)
+            .field("partition", &self.partition)
+            .field("offset", &self.offset)
+            .field("retry_count", &self.retry_count)
+            .finish_non_exhaustive()
     }
 }

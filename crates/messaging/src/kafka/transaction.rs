@@ -57,6 +57,11 @@ impl TransactionOptions {
         self
     }
 
+    /// Whether there can be a producer with these.
+    pub(super) fn check(&self) -> Result<(), KafkaSettingsError> {
+        self.config().map(drop)
+    }
+
     fn config(&self) -> Result<ClientConfig, KafkaSettingsError> {
         if self.transactional_id.is_empty() {
             return Err(KafkaSettingsError::Option("a producer of transactions needs a name".to_owned()));
@@ -319,6 +324,18 @@ impl Transaction<'_> {
         }
         let delivery = enqueue(producer, &record, limit).await?;
         self.sent.push((record.topic, DeliveryOf(delivery)));
+        Ok(())
+    }
+
+    /// Adds records, in this order.
+    ///
+    /// # Errors
+    ///
+    /// With the first record that can not be written.
+    pub async fn send_all(&mut self, records: Vec<NewRecord>) -> Result<(), ProduceError> {
+        for record in records {
+            self.send(record).await?;
+        }
         Ok(())
     }
 

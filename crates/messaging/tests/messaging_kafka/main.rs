@@ -7,6 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod broker;
+mod consumer;
+mod exactly_once;
 mod producer;
 mod settings;
 mod sink;
