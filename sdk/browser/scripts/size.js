@@ -5,7 +5,7 @@ import { build } from 'esbuild';
 
 /** In bytes: minified, and compressed, as it travels. @type {Record<string, [number, number]>} */
 const LIMITS = {
-  'src/index.js': [10_900, 5_400], 'src/element.js': [10_400, 4_500], 'src/push.js': [3_500, 1_800], 'src/worker.js': [1_400, 800],
+  'src/index.js': [7_950, 4_300], 'src/element.js': [10_400, 4_500], 'src/push.js': [3_100, 1_650], 'src/worker.js': [1_400, 800],
 };
 
 for (const [entry, [limit, compressedLimit]] of Object.entries(LIMITS)) {

@@ -1,69 +1,69 @@
-/** What the library uses of the browser, in one place, so that tests can give something else. */
+/**
+ * What the library goes by: what the page wants, and what there is of the browser, in one place, so that tests can give
+ * something else. Also the few tools that all parts use.
+ */
+
+/** @typedef {Omit<import('../types/index.js').Options, 'platform'> & import('../types/index.js').Platform} Setting */
 
 /**
- * @param {Partial<import('../types/index.js').Platform>} [instead]
- * @returns {import('../types/index.js').Platform}
+ * @param {import('../types/index.js').Options} options
+ * @returns {Setting}
  */
-export function platformOf(instead) {
-  const { navigator, document, window, WebSocket, BroadcastChannel } = globalThis;
-  return {
-    fetch: (input, init) => fetch(input, init), // Called as a method of something else, browsers refuse it.
-    WebSocket,
-    locks: navigator?.locks,
-    Channel: BroadcastChannel,
-    window,
-    document,
-    now: Date.now,
-    random: Math.random,
-    after(millis, run) {
-      const timer = setTimeout(run, millis);
-      return () => clearTimeout(timer);
-    },
-    ...instead,
-  };
-}
+export const settingOf = (options, browser = globalThis) => ({
+  fetch,
+  WebSocket: browser.WebSocket,
+  locks: browser.navigator?.locks,
+  Channel: browser.BroadcastChannel,
+  window: browser,
+  document: browser.document,
+  now: Date.now,
+  random: Math.random,
+  after(millis, run) {
+    const timer = setTimeout(run, millis);
+    return () => clearTimeout(timer);
+  },
+  ...options.platform,
+  ...options,
+});
+
+/** What comes of it; nothing, if it throws. @param {() => any} run @returns {any} */
+export const orNothing = (run) => {
+  try {
+    return run();
+  } catch {
+    // Nothing, then.
+  }
+};
 
 /**
  * Reads what is stored under a key, or writes it. Never throws: in private windows and sandboxed frames, even looking at
  * `localStorage` may.
  *
- * @param {import('../types/index.js').Options['storage']} [given]
+ * @param {Setting} setting
  * @returns {(key: string, value?: unknown) => any}
  */
-export const storageOf = (given) => (key, value) => {
-  try {
-    const storage = /** @type {Storage} */ (given === undefined ? localStorage : given);
-    if (!value) return JSON.parse(storage.getItem(key) ?? '');
-    storage.setItem(key, JSON.stringify(value));
-  } catch {
-    // Nothing is stored, then.
-  }
-  return undefined;
-};
+export const storageOf = (setting) => (key, value) => orNothing(() => {
+  const { storage = localStorage } = /** @type {any} */ (setting);
+  return value ? storage.setItem(key, JSON.stringify(value)) : JSON.parse(storage.getItem(key));
+});
 
 /**
- * Waits that can be cut short, one at a time. After `n` failures: 1 s, 2 s, 4 s… up to 30 s, each shortened by up to half,
- * so that a server that is back is not called by all at once.
+ * A timer. Set again, it forgets what it was set to before; without a time, it is only stopped.
  *
- * @param {import('../types/index.js').Platform} platform
+ * @param {Setting} setting
+ * @returns {(millis?: number, run?: () => void) => void}
  */
-export function backoffs({ after, random }) {
-  let skip = () => {};
-  return {
-    /** @param {number} failures from 1 @returns {Promise<void>} */
-    wait: (failures) => new Promise((resolve) => {
-      const cancel = after(Math.min(30_000, 500 * 2 ** failures) * (1 - random() / 2), resolve);
-      skip = () => {
-        cancel();
-        resolve();
-      };
-    }),
-    skip: () => skip(),
+export const timerOf = ({ after }) => {
+  /** @type {(() => void) | undefined} */
+  let cancel;
+  return (/** @type {any} */ millis, run) => {
+    cancel?.();
+    cancel = run && after(millis, run);
   };
-}
+};
 
 /** @param {unknown} value @returns {value is string} */
-export const isText = (value) => typeof value === 'string' && value !== '';
+export const isText = (value) => typeof value === 'string' && !!value;
 
-/** Whether the same call will never succeed. @param {number | undefined} status */
-export const isFinal = (status = 0) => status >= 400 && status < 500 && ![401, 408, 429].includes(status);
+/** The texts that a value is, or has. @param {unknown} value @returns {string[]} */
+export const texts = (value) => [value].flat().filter(isText);

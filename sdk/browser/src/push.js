@@ -1,8 +1,7 @@
 /** Web Push: messages for users whose page is closed. What they are shown by is in `worker.js`. */
 
-import { httpOf } from './http.js';
-import { platformOf } from './platform.js';
-import { tokensOf } from './tokens.js';
+import { httpOf, saying } from './http.js';
+import { settingOf } from './platform.js';
 
 /** @typedef {import('../types/push.js').PushOptions} PushOptions */
 
@@ -10,10 +9,7 @@ import { tokensOf } from './tokens.js';
 const failure = (reason, text) => Object.assign(new Error(text), { reason });
 
 /** @param {PushOptions} options */
-function httpFor({ url, token, getToken, platform: given }) {
-  const platform = platformOf(given);
-  return httpOf(url, tokensOf(token, getToken, platform.now), platform);
-}
+const httpFor = (options) => httpOf(settingOf(options));
 
 /** Where the worker lies, with all that it must know: it has no other way to hear of it. @param {PushOptions} options */
 function workerUrl({ worker = 'relais-worker.js', title, icon }, /** @type {string} */ base) {
@@ -48,7 +44,7 @@ export async function subscribePush(options) {
     subscription = null;
   }
   subscription ??= await pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key });
-  const { id } = await http.data('/push/subscriptions', subscription.toJSON());
+  const { id } = await http.data('/push/subscriptions', saying(subscription));
   // What is read or void is not shown any longer.
   client?.addEventListener('acknowledged', ({ detail }) => void close(registration, detail.ids));
   client?.addEventListener('withdrawn', ({ detail }) => void close(registration, [detail.id]));

@@ -5,102 +5,92 @@
  * says nothing: a tab that the user looks at then takes it away.
  */
 
-/** How often a tab in sight asks whether the leader is there, and how long it waits for the answer. */
-const ASK = 15_000;
-const ANSWER = 5_000;
+import { ANSWER, ASK } from './limits.js';
+import { timerOf } from './platform.js';
 
 /**
- * @typedef {object} Role
- * @property {() => void} lead
- * @property {() => void} follow the lead was lost
- * @property {() => void} asked a tab wants to know how things are
- * @property {(message: any) => void} hear
+ * @param {import('./platform.js').Setting} setting
+ * @param {() => void} lead
+ * @param {() => void} follow this tab does not lead, or not any more
+ * @param {Record<string, (...told: any[]) => void>} hear what follows each kind of message of other tabs; `ask`: a tab
+ *   wants to know how things are
  */
-
-/**
- * @param {string | undefined} name what the tabs share; without it, nothing
- * @param {import('../types/index.js').Platform} platform
- * @param {Role} role
- */
-export function tabsOf(name, { locks, Channel, after, document }, { lead, follow, asked, hear }) {
+export const tabsOf = (setting, lead, follow, hear) => {
+  const { locks, Channel, document } = setting;
+  const timer = timerOf(setting);
+  /** @type {any} */
+  let name;
   /** @type {import('../types/index.js').Channel | undefined} */
   let channel;
-  let queued = new AbortController();
-  let [release, cancel] = [() => {}, () => {}];
-  let [leading, heard] = [false, false];
+  /** Ends the waiting for the lock, or frees it. @type {AbortController | undefined} */
+  let hold;
+  /** Whether anybody has said anything since this tab asked. @type {boolean | undefined} */
+  let heard;
 
   const begin = () => {
-    cancel();
-    leading = true;
+    timer();
     lead();
-  };
-
-  const disconnect = () => {
-    channel?.close();
-    channel = undefined;
   };
 
   /** Waits for the lock, or takes it. @param {boolean} [steal] */
   const request = async (steal) => {
-    queued.abort();
-    const { signal } = (queued = new AbortController());
-    let held = false;
-    await locks?.request(name ?? '', steal ? { steal } : { signal }, () => {
-      if (signal.aborted) return;
-      held = true;
-      begin();
-      return /** @type {Promise<void>} */ (new Promise((resolve) => (release = resolve)));
-    }).catch((error) => {
-      // Not waiting any more, or stolen. Anything else means that there are no locks here: then each for itself.
-      if (error.name === 'AbortError') return;
-      disconnect();
-      begin();
-    });
-    if (!held || signal.aborted) return;
-    leading = false;
-    follow();
-    request();
-    self.look();
-  };
-
-  const self = {
-    join() {
-      if (!name || !locks || !Channel) return begin();
-      channel = new Channel(name);
-      channel.onmessage = ({ data }) => {
-        if (data.ask) {
-          if (leading) asked();
-        } else {
-          heard = true;
-          hear(data);
-        }
-      };
-      request();
-      self.look();
-    },
-
-    leave() {
-      leading = false;
-      cancel();
-      disconnect();
-      queued.abort();
-      release();
-    },
-
-    /** @param {object} message */
-    post: (message) => channel?.postMessage(message),
-
-    /** Asks whether somebody leads. Called by itself every now and then, and when the page comes into sight. */
-    look() {
-      if (!channel || leading) return;
-      cancel();
-      self.post({ ask: true });
-      heard = false;
-      cancel = after(ANSWER, () => {
-        if (!heard && !document?.hidden) request(true);
-        cancel = after(ASK, self.look);
+    hold?.abort();
+    const { signal } = (hold = new AbortController());
+    let held;
+    try {
+      await /** @type {LockManager} */ (locks).request(name, steal ? { steal } : { signal }, () => {
+        if (signal.aborted) return;
+        held = true;
+        begin();
+        return new Promise((resolve) => (signal.onabort = resolve));
       });
-    },
+    } catch {
+      // It is not waiting any more, or the lock was stolen. Else there are no locks here: then each for itself.
+      if (!(held || signal.aborted)) {
+        leave();
+        begin();
+      }
+    }
+    if (signal.aborted) return;
+    follow();
+    look();
+    request();
   };
-  return self;
-}
+
+  /** @param {unknown} [shared] what the tabs share; without it, nothing */
+  const join = (shared = name) => {
+    name = shared;
+    if (!name || !Channel) return begin();
+    channel = new Channel(name);
+    channel.onmessage = ({ data: [kind, ...told] }) => {
+      heard ||= kind !== 'ask';
+      hear[kind]?.(...told);
+    };
+    look();
+    request();
+  };
+
+  const leave = () => {
+    timer();
+    channel?.close();
+    channel = undefined;
+    hold?.abort();
+    follow();
+  };
+
+  /** Tells the other tabs: the kind of message, and what it says. @param {...unknown} told */
+  const post = (...told) => channel?.postMessage(told);
+
+  /** Asks whether somebody leads. Called by itself every now and then, and when the page comes into sight. */
+  const look = () => {
+    if (!channel) return;
+    post('ask');
+    heard = false;
+    timer(ANSWER, () => {
+      if (!(heard || document?.hidden)) request(true);
+      timer(ASK, look);
+    });
+  };
+
+  return /** @type {const} */ ([post, join, leave, look]);
+};

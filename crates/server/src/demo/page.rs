@@ -46,11 +46,11 @@ const FILES: [(&str, &str, &str); 14] = [
     library!("element.js"),
     library!("http.js"),
     library!("ledger.js"),
+    library!("limits.js"),
     library!("link.js"),
     library!("platform.js"),
     library!("style.js"),
     library!("tabs.js"),
-    library!("tokens.js"),
     library!("transports.js"),
     library!("words.js"),
 ];
