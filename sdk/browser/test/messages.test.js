@@ -17,6 +17,20 @@ async function opened(t, options) {
   return { server, browser, page, clock: browser.clock };
 }
 
+/** A page whose acknowledgement the server refused for now, and the next one. @param {import('node:test').TestContext} t */
+async function leftOver(t) {
+  const { server, browser, clock, page } = await opened(t);
+  const id = server.emit({ ack: true });
+  await page.until(() => page.ids().length);
+  server.fault['ack'] = 503;
+  page.client.ack(id);
+  await clock.until(10_000);
+  page.client.close();
+  const next = browser.tab();
+  await next.state('open');
+  return { server, clock, id, next };
+}
+
 test('a message is shown once, and a replay again only while it is not acknowledged', async (t) => {
   const { server, page } = await opened(t);
   const id = server.emit({ ack: true });
@@ -27,6 +41,28 @@ test('a message is shown once, and a replay again only while it is not acknowled
   await page.until(() => page.ids().includes(last));
   assert.deepEqual(page.of('notification').map((one) => [one.metadata.id, one.routing.retry.attempts]), [[id, 0], [id, 1], [last, 0]]);
   assert.deepEqual(page.client.counts, { unread: 2, unacknowledged: 1, all: 2 });
+});
+
+for (const transport of /** @type {const} */ (['sse', 'websocket', 'poll'])) {
+  test(`a payload arrives as it is over ${transport}, whatever ends its lines`, async (t) => {
+    const { server, page } = await opened(t, { transports: [transport] });
+    const payload = { title: 'one\u2028id: x\u2029data: y\u0085z', body: ': two\r\n\r\nevent: gap\u2028' };
+    server.emit({ payload });
+    await page.until(() => page.ids().length);
+    assert.deepEqual(page.of('notification')[0].payload, payload);
+    assert.equal(page.client.cursor, server.cursor);
+  });
+}
+
+test('a payload that its emitter has written on many lines arrives', async (t) => {
+  const { server, page } = await opened(t);
+  const [start, end] = ['event: notification\ndata: {"metadata": {"id": "lines"},\ndata:\r\n', 'data:  "payload": [1,\ndata: 2]}\n\n'];
+  for (const link of server.links) {
+    link.raw(start);
+    link.raw(end);
+  }
+  await page.until(() => page.ids().length);
+  assert.deepEqual(page.of('notification'), [{ metadata: { id: 'lines' }, payload: [1, 2] }]);
 });
 
 test('a replay of what was acknowledged is acknowledged again, and not shown', async (t) => {
@@ -159,6 +195,36 @@ test('ackAll offline never acknowledges what came later', async (t) => {
   await page.until(() => page.client.counts.unread === 1);
 });
 
+test('ackAll that could not be sent at once never acknowledges what came later', async (t) => {
+  const { server, clock, page } = await opened(t);
+  const ids = [server.emit(), server.emit()];
+  await page.until(() => page.ids().length === 2);
+  server.fault['ack'] = 503;
+  page.client.ack(ids[0] ?? '');
+  page.client.ackAll(); // While the call before it is under way, which fails.
+  await clock.until(10_000);
+  const unseen = server.emit();
+  await page.until(() => page.ids().includes(unseen));
+  server.fault = {};
+  clock.advance(10_000);
+  await server.until(() => server.counts.unread === 1);
+  assert.deepEqual(server.to('ack').at(-1)?.body, { ids });
+});
+
+test('what a page before acknowledged is sent again and again until the server takes it', async (t) => {
+  const { server, clock } = await leftOver(t);
+  const tried = server.to('ack').length;
+  for (let n = 1; n <= 3; n += 1) {
+    await clock.untilDue(10_000);
+    clock.advance(10_000);
+    await server.until(() => server.to('ack').length === tried + n);
+  }
+  await clock.untilDue(10_000);
+  server.fault = {};
+  clock.advance(10_000);
+  await server.until(() => server.counts.unread === 0);
+});
+
 test('after a gap and after a change of audiences, the counts are the server\'s', async (t) => {
   const { server, clock, page } = await opened(t);
   for (const event of ['gap', 'audiences']) {
@@ -240,15 +306,7 @@ test('while acknowledgements wait, the counts of the server are not taken', asyn
 });
 
 test('what a page before acknowledged is not shown, even if the server has not heard of it', async (t) => {
-  const { server, browser, clock, page } = await opened(t);
-  const id = server.emit({ ack: true });
-  await page.until(() => page.ids().length);
-  server.fault['ack'] = 503;
-  page.client.ack(id);
-  await clock.until(10_000);
-  page.client.close();
-  const next = browser.tab();
-  await next.state('open');
+  const { server, id, next } = await leftOver(t);
   server.replay(id, 1);
   const last = server.emit();
   await next.until(() => next.ids().includes(last));
