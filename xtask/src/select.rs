@@ -40,6 +40,7 @@ pub struct Needs {
     pub rabbitmq: bool,
     pub redis: bool,
     pub valkey: bool,
+    pub redisbloom: bool,
     /// The compiled `relais`.
     pub binary: bool,
     pub browser: bool,
@@ -129,6 +130,7 @@ fn needs(sources: &[&Source]) -> Needs {
         rabbitmq: any(&["rabbitmq", "testvhost", "amqp"]),
         redis: any(&["redis"]),
         valkey: any(&["start_valkey"]),
+        redisbloom: any(&["start_with_bloom"]),
         binary: any(&["instance::", "relais_bin", "serverprocess"]) || test(&["binary", "chaos", "hostile", "worker"]),
         browser: test(&["ui"]),
         languages: test(&["worker", "binary", "guide", "outbox"]),

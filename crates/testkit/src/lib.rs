@@ -30,6 +30,7 @@ pub mod audience_suite;
 pub mod broker_suite;
 pub mod consumer_suite;
 mod database;
+pub mod dedup_suite;
 mod faked_clock;
 pub mod faulty;
 mod group;

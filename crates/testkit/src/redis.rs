@@ -2,8 +2,8 @@
 //!
 //! Every write is on disk before it is answered (`appendfsync always`), so that streams and pending lists survive a
 //! kill -9, and a test that loses something has found something. Runs the machine's own `redis-server` and does not
-//! install it (package `redis-server`); Valkey is the program that [`VALKEY_VARIABLE`] names. Speaks as little Redis as can
-//! be.
+//! install it (package `redis-server`); Valkey is the program that [`VALKEY_VARIABLE`] names, and the module of Bloom filters the
+//! file that [`BLOOM_VARIABLE`] names. Speaks as little Redis as can be.
 
 use std::{
     ffi::OsString,
@@ -23,6 +23,9 @@ use crate::{free_port, guardian::Scratch, lifecycle::Lifecycle};
 
 /// Names the program of Valkey. `cargo xtask test` fetches it and sets this.
 pub const VALKEY_VARIABLE: &str = "RELAIS_TEST_VALKEY";
+
+/// Names the module RedisBloom (`redisbloom.so`). `cargo xtask test` fetches it and sets this.
+pub const BLOOM_VARIABLE: &str = "RELAIS_TEST_REDISBLOOM";
 
 /// A start takes 0.05 s; the reading of much data, on a busy machine, some seconds.
 const READY: Duration = Duration::from_secs(30);
@@ -57,6 +60,15 @@ impl RedisServer {
         started.with_context(|| {
             format!("is there a Valkey? Run `cargo xtask test`, or name its valkey-server in {VALKEY_VARIABLE}")
         })
+    }
+
+    /// Starts a Redis that has Bloom filters (`BF.*`). Redis 8 has them built in.
+    pub async fn start_with_bloom() -> Result<Self> {
+        let hint =
+            || format!("is there RedisBloom? Run `cargo xtask test`, or name its redisbloom.so in {BLOOM_VARIABLE}");
+        let module = std::env::var(BLOOM_VARIABLE).with_context(hint)?;
+        let settings: Vec<&str> = DURABLE.into_iter().chain(["--loadmodule", &module]).collect();
+        Self::start_with(&settings).await.with_context(hint)
     }
 
     async fn start_program(program: OsString, settings: &[&str]) -> Result<Self> {

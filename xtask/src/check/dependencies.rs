@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 28] = [
+const MAY_KNOW: [(&str, &[&str]); 29] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -22,6 +22,8 @@ const MAY_KNOW: [(&str, &[&str]); 28] = [
     ("relais-group-commit", &["relais-core"]),
     // What a message is, and the port for where messages go.
     ("relais-message", &[]),
+    // Processing a message once, for whatever consumes. A library of its own.
+    ("relais-dedup", &[]),
     // Push workers, and the port for what feeds them.
     ("relais-push-worker", &[]),
     // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
@@ -60,7 +62,10 @@ const MAY_KNOW: [(&str, &[&str]); 28] = [
     ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
-    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message", "relais-notify", "relais-push-worker"]),
+    (
+        "relais-testkit",
+        &["relais-core", "relais-protocol", "relais-message", "relais-dedup", "relais-notify", "relais-push-worker"],
+    ),
     // The model checker of tests.
     ("relais-explore", &[]),
     // These two are tests themselves, and may use all there is.
@@ -77,6 +82,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-group-commit",
     "relais-http",
     "relais-message",
+    "relais-dedup",
     "relais-push-worker",
     "relais-outbox",
     "relais-capture",
@@ -102,6 +108,7 @@ const EVERYTHING: &[&str] = &[
     "relais-group-commit",
     "relais-http",
     "relais-message",
+    "relais-dedup",
     "relais-push-worker",
     "relais-outbox",
     "relais-capture",

@@ -1,0 +1,1 @@
+return redis.call('BF.ADD', KEYS[1], ARGV[1])
