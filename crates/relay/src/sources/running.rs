@@ -34,6 +34,7 @@ const AT_ONCE: usize = 64;
 
 /// How often an event is tried while the store is away: 1, 2, 4 … 128 seconds apart. Then it is a dead letter.
 const RETRIES: u32 = 8;
+const RETRY_UNIT: Duration = Duration::from_millis(500);
 
 /// How often to look whether the bus is connected, at the start.
 const CONNECTING: Duration = Duration::from_millis(20);
@@ -207,7 +208,8 @@ async fn start(
     let mut worker = PushWorker::builder(format!("notification-source/{name}"))
         .concurrency(AT_ONCE)
         .order(Order::Key)
-        .retries(RETRIES);
+        .retries(RETRIES)
+        .retry_unit(RETRY_UNIT);
     for channel in channels {
         worker = worker.channel(channel);
     }
