@@ -7,6 +7,7 @@ use std::{
     collections::{HashMap, VecDeque},
     pin::Pin,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use futures::FutureExt;
@@ -54,7 +55,7 @@ struct Running<D> {
 }
 
 /// What still belongs to this worker of a delivery that is being handled.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hold {
     /// All of it.
     Whole,
@@ -124,7 +125,7 @@ impl<C: Consumer> Dispatcher<C> {
             let since = *now.get_or_insert_with(Instant::now);
             self.jobs.insert(id, Running { job, since, is_slow: false, hold: Hold::Whole });
             if !self.slow_is_set {
-                self.slow.as_mut().reset(since + context.settings.slow_after);
+                self.slow.as_mut().reset(later(since, context.settings.slow_after));
                 self.slow_is_set = true;
             }
         }
@@ -173,7 +174,8 @@ impl<C: Consumer> Dispatcher<C> {
         let running = self.jobs.iter_mut().filter(|(_, running)| covers(&running.job.what));
         running
             .map(|(id, running)| {
-                running.hold = hold;
+                // What is lost stays lost.
+                running.hold = running.hold.max(hold);
                 *id
             })
             .collect()
@@ -201,7 +203,7 @@ impl<C: Consumer> Dispatcher<C> {
                 job.retries += u32::from(counts);
                 // Waits again, and counts as waiting, so that a failing handler can not fill the memory.
                 consumer.rejoin_queue(&mut job.what, job.retries);
-                self.lanes.park(job, Instant::now() + pause);
+                self.lanes.park(job, later(Instant::now(), pause));
                 return;
             }
         };
@@ -216,7 +218,7 @@ impl<C: Consumer> Dispatcher<C> {
         let now = Instant::now();
         let mut next = None;
         for running in self.jobs.values_mut().filter(|running| !running.is_slow) {
-            let due = running.since + settings.slow_after;
+            let due = later(running.since, settings.slow_after);
             if due > now {
                 next = Some(next.map_or(due, |next: Instant| next.min(due)));
                 continue;
@@ -243,7 +245,7 @@ impl<C: Consumer> Dispatcher<C> {
 
     async fn begin_stop(&mut self) {
         let Context { consumer, settings, progress, .. } = &*self.context;
-        let deadline = Instant::now() + settings.stop_timeout;
+        let deadline = later(Instant::now(), settings.stop_timeout);
         self.deadline = Some(deadline);
         progress.enter(WorkerState::Stopping);
         // Even if it takes no end: what is received later is left.
@@ -281,6 +283,12 @@ impl<C: Consumer> Dispatcher<C> {
         settings.hooks.stopped(&report).await;
         report
     }
+}
+
+/// Some time later. A pause that is longer than clocks can tell is one of a year.
+fn later(from: Instant, by: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    from.checked_add(by).unwrap_or_else(|| from + YEAR)
 }
 
 /// At that time, or never.

@@ -1,6 +1,13 @@
 //! Promises about many workers, slow handlers, lost connections and servers that crash.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use relais_push_worker::Order;
@@ -10,19 +17,24 @@ use super::{
 };
 
 /// Each message is handled by one of them, and workers that come and go lose none. Where there are partitions, these are
-/// handed over, and messages of a key stay in order.
+/// handed over, and messages of a key stay in order: no two of them are ever handled at the same time.
 pub async fn workers_share_the_messages<H: ConsumerHarness>(harness: &H) -> Result<()> {
     if !harness.features().shares_work {
         return Ok(());
     }
     // In the order in which they are done, whoever does it.
     let done = Arc::new(Mutex::new(Vec::new()));
+    let (running, overlaps) = (Arc::new(Mutex::new(HashSet::new())), Arc::new(AtomicUsize::new(0)));
     let act = {
-        let done = Arc::clone(&done);
+        let (done, running, overlaps) = (Arc::clone(&done), Arc::clone(&running), Arc::clone(&overlaps));
         move |seen: Seen| {
-            let done = Arc::clone(&done);
+            let (done, running, overlaps) = (Arc::clone(&done), Arc::clone(&running), Arc::clone(&overlaps));
             async move {
-                tokio::task::yield_now().await;
+                let alone = running.lock().unwrap_or_else(PoisonError::into_inner).insert(seen.key.clone());
+                overlaps.fetch_add(usize::from(!alone), Ordering::Relaxed);
+                // So that some run whenever a worker comes or goes.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                running.lock().unwrap_or_else(PoisonError::into_inner).remove(&seen.key);
                 done.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
                 Ok(())
             }
@@ -50,6 +62,7 @@ pub async fn workers_share_the_messages<H: ConsumerHarness>(harness: &H) -> Resu
     );
     if harness.features().has_partitions {
         check_order(&seen)?;
+        ensure!(overlaps.load(Ordering::Relaxed) == 0, "two of a key at the same time");
     }
     Ok(())
 }
