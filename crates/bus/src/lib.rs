@@ -106,8 +106,8 @@
 //! Through the `metrics` crate, with a [prefix](BusBuilder::metrics_prefix); install the recorder before the bus is
 //! built. `eventbus_published_total`, `eventbus_delivered_total`, `eventbus_failed_total`, `eventbus_dropped_total` (by
 //! `channel`), `eventbus_subscriptions_active`, `eventbus_queue_size`, `eventbus_queue_capacity`;
-//! `push_worker_processed_total`, `push_worker_errors_total`, `push_worker_queue_size`, `push_worker_duration_seconds`
-//! (by `worker`). The size of queues is brought up to date when a batch is taken and on every 64th event, so it may lag
+//! `push_worker_processed_total` (successes), `push_worker_errors_total`, `push_worker_queue_size`,
+//! `push_worker_duration_seconds` (by `worker`). The size of queues is brought up to date when a batch is taken and on every 64th event, so it may lag
 //! behind by 63 for each subscriber.
 //!
 //! # What it does not do
