@@ -10,7 +10,7 @@ export const RENEWAL_AT_LEAST = 10_000;
 /** Timers that are set for longer than 24 days fire at once. */
 export const RENEWAL_AT_MOST = 86_400_000;
 
-/** Silence that means a link is dead. Streams have a heartbeat every 15 s, and a poll is answered after 30 s. */
+/** Silence that means a link is dead. Streams have a heartbeat every 25 s, and a poll is answered after 30 s. */
 export const SILENCE = 45_000;
 /** A link that lives for less does not count as a success, or a server that closes at once would be called at once. */
 export const SHORT_LIFE = 5_000;
