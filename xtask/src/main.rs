@@ -17,6 +17,7 @@ mod debezium;
 mod fuzz_api;
 mod gen_files;
 mod graphs;
+mod kafka;
 mod node;
 mod packages;
 mod postgres;
@@ -54,8 +55,9 @@ Commands:
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-browser       Check and test the browser library (sdk/browser) in Node, and in Chromium against a server.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
-  chaos [NAME…]     The long runs with faults: `outbox` (100,000 messages, 100 faults) and `notifications`
-                    (1,000 links, 3 processes, 100,000 deliveries, 100 faults), at least. The environment can
+  chaos [NAME…]     The long runs with faults: `outbox` (100,000 messages, 100 faults), `notifications`
+                    (1,000 links, 3 processes, 100,000 deliveries, 100 faults) and `kafka` (100,000 records,
+                    50 faults; needs RELAIS_TEST_KAFKA_BROKER), at least. The environment can
                     ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_LINKS, RELAIS_CHAOS_INSTANCES,
                     RELAIS_CHAOS_DELIVERIES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
   debezium [CASE…]  Let a capture and Debezium's own engine follow the same tables at the same time, and compare

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     browser,
     cargo::{self, cargo, run as execute},
-    chart, fuzz_api, graphs, packages, postgres, rabbitmq, redisbloom, sdk_browser, sdk_javascript, sdk_python,
+    chart, fuzz_api, graphs, kafka, packages, postgres, rabbitmq, redisbloom, sdk_browser, sdk_javascript, sdk_python,
     select::{self, Selection, Target},
     valkey,
 };
@@ -65,10 +65,6 @@ impl Beside {
 /// once more.
 const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres,relais-messaging/redis"];
 
-/// The test of what needs librdkafka, which nothing else compiles; and how cargo is told to.
-const KAFKA_TEST: &str = "messaging_kafka";
-const KAFKA: [&str; 2] = ["--features", "relais-messaging/kafka-tls"];
-
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";
 
@@ -116,10 +112,11 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         false => None,
     };
     let targets: Vec<&str> = whole.iter().chain(&some).flat_map(Target::arguments).collect();
-    if targets.contains(&KAFKA_TEST) {
+    let needs_kafka = targets.contains(&kafka::TEST);
+    if needs_kafka {
         packages::ensure_openssl()?;
     }
-    let kafka = targets.contains(&KAFKA_TEST).then_some(KAFKA).into_iter().flatten();
+    let kafka_features = needs_kafka.then_some(kafka::FEATURES).into_iter().flatten();
     let mut programs = Vec::new();
     for (is_needed, program) in [
         (needs.postgres, "relais-testkit-postgres"),
@@ -129,14 +126,16 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         programs.extend(is_needed.then_some(["--bin", program]).into_iter().flatten());
     }
     if !programs.is_empty() {
-        execute(cargo(["build", "--workspace"]).args(&targets).args(&programs).args(FEATURES).args(kafka.clone()))?;
+        execute(
+            cargo(["build", "--workspace"]).args(&targets).args(&programs).args(FEATURES).args(kafka_features.clone()),
+        )?;
     }
     let database = needs.postgres.then(postgres::Server::start).transpose()?;
     let mut broker = needs.rabbitmq.then(rabbitmq::Server::begin).transpose()?;
     let broker = broker.as_mut().map(rabbitmq::Server::url).transpose()?;
     let run = |targets: Vec<&str>, words: &[String]| -> Result<()> {
         let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
-        tests.args(FEATURES).args(kafka.clone()).args(targets).arg("--").args(words);
+        tests.args(FEATURES).args(kafka_features.clone()).args(targets).arg("--").args(words);
         tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
         tests.envs(postgres_18.as_ref().map(|programs| (postgres::VARIABLE_18, programs)));
         tests.envs(valkey.as_ref().map(|program| (valkey::VARIABLE, program)));
@@ -145,6 +144,9 @@ fn some(words: &[String], environment: Option<&[(&str, &str)]>) -> Result<()> {
         tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
         if let Some((python, javascript)) = &languages {
             tests.env(sdk_python::VARIABLE, python).env(sdk_javascript::VARIABLE, javascript);
+        }
+        if needs_kafka {
+            kafka::prepare(&mut tests)?;
         }
         if needs.binary {
             tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
@@ -206,5 +208,7 @@ fn all() -> Result<()> {
     execute(cargo(more.split(' ')).args(FEATURES))?;
     // Says by name what it did not run, if the environment names no Kafka broker.
     packages::ensure_openssl()?;
-    execute(cargo(["test", "--workspace", "--test", KAFKA_TEST]).args(FEATURES).args(KAFKA))
+    let mut tests = cargo(["test", "--workspace", "--test", kafka::TEST]);
+    kafka::prepare(&mut tests)?;
+    execute(tests.args(FEATURES).args(kafka::FEATURES))
 }

@@ -31,7 +31,7 @@ const MAY_KNOW: [(&str, &[&str]); 29] = [
     ("relais-outbox", &["relais-message", "relais-capture"]),
     ("relais-store", &["relais-core", "relais-protocol", "relais-notify"]),
     ("relais-bus", &["relais-core", "relais-protocol", "relais-message", "relais-push-worker"]),
-    ("relais-messaging", &["relais-message"]),
+    ("relais-messaging", &["relais-message", "relais-push-worker"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-message", "relais-messaging"]),
     ("relais-broker", &["relais-core", "relais-messaging"]),
     (

@@ -10,6 +10,7 @@ use std::{
 use rdkafka::{
     ClientContext,
     config::{ClientConfig, RDKafkaLogLevel},
+    consumer::ConsumerContext,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     producer::{FutureProducer, Producer as _},
 };
@@ -35,6 +36,8 @@ impl ClientContext for Logging {
         log_error(&error, reason);
     }
 }
+
+impl ConsumerContext for Logging {}
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {

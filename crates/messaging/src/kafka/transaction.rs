@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures::FutureExt as _;
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     consumer::ConsumerGroupMetadata,
@@ -101,7 +102,7 @@ pub enum TransactionError {
     #[error(transparent)]
     Settings(#[from] KafkaSettingsError),
     /// Another producer has started under the same name. This process must stop using this one: whatever it does now is
-    /// done by the other one too.
+    /// done by the other one too. A transaction that was being committed was committed or aborted.
     #[error("another producer has taken over the transactional id {transactional_id}")]
     Fenced {
         /// The name of both.
@@ -113,11 +114,12 @@ pub enum TransactionError {
     /// a broker refused, the next transaction may be aborted too.
     #[error("the transaction was aborted")]
     Aborted(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Nobody knows whether the transaction was committed: the brokers did not answer. A new producer of the same name ends it
+    /// Nobody knows whether the transaction was committed: the brokers did not answer, or not clearly. A new producer of the same name ends it
     /// one way or the other; the committed offsets of the group, if they were part of it, say which.
     #[error("nobody knows whether the transaction was committed")]
     Uncertain(#[source] KafkaError),
-    /// The producer can not go on. Nothing of the open transaction will be seen. A new one of the same name may be made.
+    /// The producer can not go on. A transaction that was being committed was committed or aborted, any other one is not
+    /// seen. A new one of the same name may be made.
     #[error("the producer of transactions can not go on")]
     Fatal(#[source] KafkaError),
     /// The brokers did not answer, or the topic of a record is wrong, before anything was decided. Nothing was committed.
@@ -255,6 +257,12 @@ impl TransactionalProducer {
         TransactionError::Fenced { transactional_id: self.transactional_id.clone(), source }
     }
 
+    /// What has ended this producer, by what librdkafka says.
+    fn check_fatal(&mut self) -> Option<TransactionError> {
+        let (code, _) = self.producer.client().fatal_error()?;
+        Some(self.error(KafkaError::Global(code), TransactionError::Fatal))
+    }
+
     /// What an error means for this producer; `otherwise` if it can go on.
     fn error(&mut self, error: KafkaError, otherwise: impl FnOnce(KafkaError) -> TransactionError) -> TransactionError {
         let fatal = self.producer.client().fatal_error();
@@ -368,19 +376,24 @@ impl Transaction<'_> {
     /// [`Aborted`](TransactionError::Aborted) if a record could not be delivered, and so on: see [`TransactionError`].
     pub async fn commit(mut self) -> Result<(), TransactionError> {
         let limit = self.owner.timeout;
+        let flushed = self.owner.call(move |producer| producer.flush(limit)).await;
+        if let Some(why) = self.undelivered() {
+            return Err(self.failed(why).await);
+        }
+        if let Err(error) = flushed {
+            return Err(self.failed(error).await);
+        }
         let committed = self.owner.call(move |producer| producer.commit_transaction(limit)).await;
         let Err(error) = committed else {
             self.owner.open = false;
             return Ok(());
         };
-        let decided =
-            matches!(&error, KafkaError::Transaction(inner) if inner.txn_requires_abort() || inner.is_fatal());
-        if !decided && self.owner.producer.client().fatal_error().is_none() {
-            // A commit that is under way can not be aborted any more.
-            self.owner.ended = Some(Ended::Fatal(error.clone()));
-            return Err(TransactionError::Uncertain(error));
+        // The broker may have committed it and not been able to say so. What it answers to a retry is no proof.
+        let error = self.owner.error(error, TransactionError::Uncertain);
+        if let TransactionError::Uncertain(source) = &error {
+            self.owner.ended = Some(Ended::Fatal(source.clone()));
         }
-        Err(self.failed(error).await)
+        Err(error)
     }
 
     /// Ends the transaction: nothing of it will be seen.
@@ -392,26 +405,48 @@ impl Transaction<'_> {
         self.owner.abort().await
     }
 
+    /// Why a record was not delivered, if one was not.
+    fn undelivered(&mut self) -> Option<ProduceError> {
+        let mut deliveries = self.sent.drain(..);
+        deliveries.find_map(|(topic, delivery)| match delivery.0.now_or_never() {
+            Some(Ok(Err((why, _)))) => Some(ProduceError::new(&topic, why)),
+            _ => None,
+        })
+    }
+
     /// Aborts, and says why.
-    async fn failed(&mut self, error: KafkaError) -> TransactionError {
-        let error = self.owner.error(error, |error| TransactionError::Aborted(Box::new(error)));
+    async fn failed(&mut self, why: impl Into<Failure>) -> TransactionError {
+        let error = match why.into() {
+            Failure::Client(error) => self.owner.error(error, |error| TransactionError::Aborted(Box::new(error))),
+            Failure::Record(error) => match self.owner.check_fatal() {
+                Some(fatal) => fatal,
+                None => TransactionError::Aborted(Box::new(error)),
+            },
+        };
         if !matches!(error, TransactionError::Aborted(_)) {
             return error;
         }
-        if let Err(worse) = self.owner.abort().await {
-            return worse;
+        match self.owner.abort().await {
+            Ok(()) => error,
+            Err(worse) => worse,
         }
-        // What was wrong with a record says more than that the transaction failed.
-        for (topic, delivery) in self.sent.drain(..) {
-            if let Ok(Err((why, _))) = delivery.0.await
-                && !matches!(
-                    why.rdkafka_error_code(),
-                    Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight)
-                )
-            {
-                return TransactionError::Aborted(Box::new(ProduceError::new(&topic, why)));
-            }
-        }
-        error
+    }
+}
+
+/// Why a transaction is aborted.
+enum Failure {
+    Client(KafkaError),
+    Record(ProduceError),
+}
+
+impl From<KafkaError> for Failure {
+    fn from(error: KafkaError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<ProduceError> for Failure {
+    fn from(error: ProduceError) -> Self {
+        Self::Record(error)
     }
 }

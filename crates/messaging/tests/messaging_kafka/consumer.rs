@@ -8,6 +8,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rdkafka::{
     ClientConfig, Message as _, Offset, TopicPartitionList,
+    admin::{AdminClient, AdminOptions, NewPartitions},
+    client::DefaultClientContext,
     consumer::{BaseConsumer, Consumer as _},
     message::Headers as _,
 };
@@ -391,5 +393,57 @@ async fn a_cluster_and_a_topic_that_come_later_are_waited_for() -> Result<()> {
     write(&brokers, &[("a", "0")]).await?;
     assert_eq!(values(&member.next(1).await?), ["0"]);
     assert!(member.consumer.status().healthy, "{:?}", member.consumer.status());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_batch_commits_what_it_has_resolved_and_gets_the_rest_again() -> Result<()> {
+    let server = broker_or_return!("a_batch_commits_what_it_has_resolved_and_gets_the_rest_again");
+    let brokers = server.bootstrap_servers();
+    create_topic(&brokers, TOPIC, 1).await?;
+    write(&brokers, &[("a", "0"), ("a", "1"), ("a", "2"), ("a", "3")]).await?;
+    let consumer = KafkaConsumer::new(options(&brokers))?;
+    let mut batches: Vec<Vec<i64>> = Vec::new();
+    let handled = consumer.each_batch(4, async |batch| {
+        batch.heartbeat().await?;
+        let offsets: Vec<i64> = batch.records().map(|record| record.offset).collect();
+        batches.push(offsets.clone());
+        if batches.iter().flatten().count() <= 4 && offsets.contains(&2) {
+            batch.records().filter(|record| record.offset < 2).for_each(|record| batch.resolve(record));
+            return Err("not now".into());
+        }
+        if offsets.contains(&3) {
+            consumer.stop_receiving().await;
+        }
+        Ok(())
+    });
+    timeout(PATIENCE, handled).await?;
+    assert!(batches.last().is_some_and(|last| *last == [2, 3]), "{batches:?}");
+    consumer.close().await;
+    assert_eq!(committed(&brokers).await?, Some(4));
+    Ok(())
+}
+
+#[tokio::test]
+async fn partitions_that_are_added_and_a_topic_that_is_deleted_are_noticed() -> Result<()> {
+    let server = broker_or_return!("partitions_that_are_added_and_a_topic_that_is_deleted_are_noticed");
+    let brokers = server.bootstrap_servers();
+    create_topic(&brokers, TOPIC, 1).await?;
+    let mut latest = options(&brokers).setting("topic.metadata.refresh.interval.ms", "500");
+    latest.start = StartAt::Latest;
+    let mut member = join(latest)?;
+    member.until(|consumer| consumer.status().partitions.len() == 1).await?;
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", &brokers).create()?;
+    let limits = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    admin.create_partitions(&[NewPartitions::new(TOPIC, 2)], &limits).await?;
+    let producer = KafkaProducer::new(&ProducerOptions::new(&brokers))?;
+    // Before the member knows of it.
+    producer.send(NewRecord::new(TOPIC, "new").with_partition(1)).await?;
+    assert_eq!(values(&member.next(1).await?), ["new"], "a new partition is read from its beginning");
+    admin.delete_topics(&[TOPIC], &limits).await?;
+    member
+        .until(|consumer| consumer.status().trouble.is_some_and(|trouble| trouble.contains("does not exist")))
+        .await?;
+    member.consumer.close().await;
     Ok(())
 }

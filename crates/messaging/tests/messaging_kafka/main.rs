@@ -7,9 +7,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod broker;
+mod chaos;
 mod consumer;
 mod exactly_once;
+mod kafkajs;
 mod producer;
 mod settings;
 mod sink;
 mod transaction;
+mod worker;

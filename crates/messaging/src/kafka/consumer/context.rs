@@ -1,6 +1,6 @@
 //! What librdkafka tells a consumer, and what it does then. All of it is called by the thread that polls.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{Arc, Weak};
 
 use rdkafka::{
     ClientContext, Offset, Statistics, TopicPartitionList,
@@ -90,7 +90,6 @@ fn assign(
     list: &mut TopicPartitionList,
     cooperative: bool,
 ) -> KafkaResult<()> {
-    shared.joined.store(true, Ordering::Release);
     shared.metrics.assigned.increment(1);
     let begun = begin(shared, consumer, list);
     if let Err(error) = &begun {
@@ -139,6 +138,8 @@ fn begin(
     let mut found = std::collections::HashMap::new();
     for mut element in list.elements() {
         let known = committed.find_partition(element.topic(), element.partition());
+        // An offset that is not known is not one that is not there: a transaction may be about to decide it.
+        known.as_ref().map_or(Ok(()), |known| known.error())?;
         if let Some(known) = known.filter(|known| matches!(known.offset(), Offset::Offset(_))) {
             element.set_offset(known.offset())?;
             let place = (lock(&shared.state).topic(element.topic()), element.partition());

@@ -6,6 +6,7 @@
 //! Records of keys that fail are kept in a topic of their own (`parking.rs`), those that fail for good in another one
 //! (`dead_letters.rs`). Which record is handled when, and how often it is retried, is not decided here.
 
+mod batch;
 mod context;
 mod dead_letters;
 mod metrics;
@@ -31,9 +32,10 @@ use rdkafka::{TopicPartitionList, consumer::Consumer as _};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::{
+    batch::{KafkaBatch, StaleBatch},
     dead_letters::header as dead_letter_header,
     options::{CommitPolicy, KafkaConsumerOptions, RecordKey, StartAt},
-    status::{KafkaConsumerStatus, PartitionStatus},
+    status::{KafkaConsumerStatus, KafkaMonitor, PartitionStatus},
 };
 use self::{
     metrics::ConsumerMetrics,
@@ -130,7 +132,6 @@ impl KafkaConsumer {
             parking,
             parking_open: AtomicU64::new(0),
             closing: AtomicBool::new(false),
-            joined: AtomicBool::new(false),
             trouble: Mutex::new(None),
             runtime: tokio::runtime::Handle::current(),
             partition_counts: Mutex::default(),
@@ -180,15 +181,14 @@ impl KafkaConsumer {
     }
 
     /// A record waits no longer: it is being handled, or was given back.
-    pub fn leave_queue(&self) {
-        let mut state = lock(&self.shared.state);
-        state.waiting = state.waiting.saturating_sub(1);
+    pub fn leave_queue(&self, delivery: &KafkaDelivery) {
+        lock(&self.shared.state).waits_no_longer(&delivery.record.topic);
     }
 
     /// A record failed and waits to be retried for the `retries`th time. Its key is parked: the record and each later one of
     /// its key are kept in a topic of their own, and the watermark passes them.
     pub fn retry(&self, delivery: &mut KafkaDelivery, retries: u32) {
-        lock(&self.shared.state).waiting += 1;
+        lock(&self.shared.state).waits(&delivery.record.topic);
         if retries == delivery.retries {
             return;
         }
@@ -276,7 +276,12 @@ impl KafkaConsumer {
 
     /// What it does now.
     pub fn status(&self) -> KafkaConsumerStatus {
-        status::status(&self.shared)
+        self.monitor().status()
+    }
+
+    /// What can be asked about it, also when it has ended.
+    pub fn monitor(&self) -> KafkaMonitor {
+        KafkaMonitor::new(Arc::clone(&self.shared))
     }
 }
 

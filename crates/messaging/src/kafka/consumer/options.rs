@@ -140,6 +140,12 @@ impl KafkaConsumerOptions {
         self.dead_letter_topic.replace("{topic}", topic)
     }
 
+    /// Whether such a topic is one for dead letters.
+    pub(crate) fn is_dead_letter_topic(&self, topic: &str) -> bool {
+        let (before, behind) = self.dead_letter_topic.split_once("{topic}").unwrap_or((&self.dead_letter_topic, ""));
+        topic.len() >= before.len() + behind.len() && topic.starts_with(before) && topic.ends_with(behind)
+    }
+
     /// The topic for the parked records of a topic.
     pub fn parked_topic_of(&self, topic: &str) -> String {
         format!("parked.{}.{topic}", self.group)

@@ -191,7 +191,7 @@ fn read(
         options.cluster.config(&BTreeMap::new(), &[]).map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
     // It is in no group: a name is needed to read at all.
     config.set("group.id", &options.group).set("enable.auto.commit", "false").set("enable.partition.eof", "true");
-    let reader: BaseConsumer<Logged> = config.create_with_context(Logged(Logging))?;
+    let reader: BaseConsumer<Logging> = config.create_with_context(Logging)?;
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Offset(from))?;
     reader.assign(&list)?;
@@ -212,16 +212,6 @@ fn read(
         }
     }
 }
-
-struct Logged(Logging);
-
-impl rdkafka::ClientContext for Logged {
-    fn log(&self, level: rdkafka::config::RDKafkaLogLevel, facility: &str, message: &str) {
-        self.0.log(level, facility, message);
-    }
-}
-
-impl rdkafka::consumer::ConsumerContext for Logged {}
 
 /// Carries out parking orders, until the consumer is gone.
 pub(super) async fn write(

@@ -44,8 +44,6 @@ pub(super) struct Shared {
     pub(super) parking_open: AtomicU64,
     /// It is to end.
     pub(super) closing: AtomicBool,
-    /// It has joined the group.
-    pub(super) joined: AtomicBool,
     /// What is wrong for now.
     pub(super) trouble: Mutex<Option<String>>,
     pub(super) metrics: ConsumerMetrics,

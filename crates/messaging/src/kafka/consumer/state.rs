@@ -73,8 +73,8 @@ pub(super) struct State {
     pub(super) partitions: HashMap<Place, Assigned>,
     /// What was received and is not yet given out.
     pub(super) queue: VecDeque<Item>,
-    /// Deliveries that wait: here and in the worker.
-    pub(super) waiting: usize,
+    /// How many deliveries of a topic wait: here and in the worker.
+    pub(super) waiting: HashMap<Arc<str>, usize>,
     pub(super) stopping: bool,
     pub(super) closed: bool,
     /// Records that are done since the last commit.
@@ -128,7 +128,7 @@ impl State {
         if let Some(change) = assigned.flow.look(&assigned.watermark, options.limits()) {
             todo.flow.push((place, change));
         }
-        self.waiting += 1;
+        self.waits(&record.topic);
         self.queue.push_back(Item::Delivery(KafkaDelivery { record, assignment, retries: 0 }));
         todo
     }
@@ -154,7 +154,7 @@ impl State {
             }
             assigned.inherited.insert(record.offset, entries.into_iter().map(|(id, _)| id).collect());
             let retries = record.retry_count;
-            self.waiting += 1;
+            *self.waiting.entry(Arc::clone(&place.0)).or_default() += 1;
             let delivery = KafkaDelivery { record: Arc::new(record), assignment, retries };
             self.queue.push_back(Item::Delivery(delivery));
         }
@@ -235,12 +235,24 @@ impl State {
 
     /// Takes out what is not yet given out of these.
     pub(super) fn drop_waiting(&mut self, assignments: &HashSet<u64>) {
-        let before = self.queue.len();
-        self.queue.retain(|item| match item {
-            Item::Delivery(delivery) => !assignments.contains(&delivery.assignment),
+        let (waiting, queue) = (&mut self.waiting, &mut self.queue);
+        queue.retain(|item| match item {
+            Item::Delivery(delivery) if assignments.contains(&delivery.assignment) => {
+                leave(waiting, &delivery.record.topic);
+                false
+            }
             _ => true,
         });
-        self.waiting -= before - self.queue.len();
+    }
+
+    /// A delivery waits for its handler.
+    pub(super) fn waits(&mut self, topic: &Arc<str>) {
+        *self.waiting.entry(Arc::clone(topic)).or_default() += 1;
+    }
+
+    /// A delivery waits no longer.
+    pub(super) fn waits_no_longer(&mut self, topic: &Arc<str>) {
+        leave(&mut self.waiting, topic);
     }
 
     /// Which offsets are to be committed, of these places or of all: those that have moved.
@@ -287,6 +299,12 @@ impl Assigned {
         if let Some(change) = self.flow.look(&self.watermark, options.limits()) {
             todo.flow.push((place.clone(), change));
         }
+    }
+}
+
+fn leave(waiting: &mut HashMap<Arc<str>, usize>, topic: &Arc<str>) {
+    if let Some(count) = waiting.get_mut(topic) {
+        *count = count.saturating_sub(1);
     }
 }
 

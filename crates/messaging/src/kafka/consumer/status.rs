@@ -1,6 +1,6 @@
 //! What a consumer does now, for whoever looks at it.
 
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::shared::Shared;
 use crate::kafka::client::lock;
@@ -11,12 +11,12 @@ use crate::kafka::client::lock;
 pub struct KafkaConsumerStatus {
     /// The group.
     pub group: String,
-    /// Whether it has joined the group, and nothing is wrong.
+    /// Whether it runs, and nothing is wrong.
     pub healthy: bool,
     /// What is wrong for now.
     pub trouble: Option<String>,
-    /// Records that were received and are not being handled yet.
-    pub waiting: usize,
+    /// Records that were received and are not being handled yet, by topic.
+    pub waiting: BTreeMap<String, usize>,
     /// Its partitions, by topic and number.
     pub partitions: Vec<PartitionStatus>,
 }
@@ -54,9 +54,41 @@ impl KafkaConsumerStatus {
     }
 }
 
-pub(super) fn status(shared: &Shared) -> KafkaConsumerStatus {
+/// What can be asked about a consumer, also when it has ended.
+#[derive(Debug, Clone)]
+pub struct KafkaMonitor(Arc<Shared>);
+
+impl KafkaMonitor {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// What the consumer does now.
+    pub fn status(&self) -> KafkaConsumerStatus {
+        status(&self.0)
+    }
+
+    /// How many records were received and are not being handled yet.
+    pub fn waiting(&self) -> usize {
+        lock(&self.0.state).waiting.values().sum()
+    }
+
+    /// Whether the consumer runs, and nothing is wrong.
+    pub fn is_healthy(&self) -> bool {
+        lock(&self.0.trouble).is_none() && !lock(&self.0.state).closed
+    }
+
+    /// How many records can wait: of each partition, as many as may be in flight.
+    pub fn capacity(&self) -> usize {
+        lock(&self.0.state).partitions.len().max(1).saturating_mul(self.0.options.max_in_flight.max(1))
+    }
+}
+
+fn status(shared: &Shared) -> KafkaConsumerStatus {
     let trouble = lock(&shared.trouble).clone();
     let state = lock(&shared.state);
+    let waiting = |topic: &String| (topic.clone(), state.waiting.get(topic.as_str()).copied().unwrap_or(0));
+    let waiting = shared.options.topics.iter().map(waiting).collect();
     let mut partitions: Vec<_> = state
         .partitions
         .iter()
@@ -76,9 +108,9 @@ pub(super) fn status(shared: &Shared) -> KafkaConsumerStatus {
     partitions.sort_by(|one, other| (&one.topic, one.partition).cmp(&(&other.topic, other.partition)));
     KafkaConsumerStatus {
         group: shared.options.group.clone(),
-        healthy: trouble.is_none() && shared.joined.load(Ordering::Acquire) && !state.closed,
+        healthy: trouble.is_none() && !state.closed,
         trouble,
-        waiting: state.waiting,
+        waiting,
         partitions,
     }
 }
