@@ -5,6 +5,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
+use relais_dedup::{Dedup, DedupError, Outcome};
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -43,7 +44,14 @@ pub(crate) enum Ended {
 pub(crate) async fn execute<C: Consumer>(context: Arc<Context<C>>, message: Arc<C::Message>, retries: u32) -> Ended {
     let Context { progress, metrics, settings, .. } = &*context;
     let begin = Instant::now();
-    let result = call(&context, &message).await;
+    let result = match &settings.dedup {
+        None => call(&context, &message).await,
+        Some(dedup) => match call_once(dedup, &context, &message).await {
+            Ok(Handled::Now) => Ok(()),
+            Ok(Handled::Before) => return Ended::Well,
+            Err(error) => Err(error),
+        },
+    };
     if let Err(error) = &result
         && error.is_busy()
     {
@@ -62,6 +70,37 @@ pub(crate) async fn execute<C: Consumer>(context: Arc<Context<C>>, message: Arc<
         Err(error) => {
             metrics.errors.increment(1);
             failed(&context, &message, &error, retries).await
+        }
+    }
+}
+
+/// When a message was handled.
+enum Handled {
+    Now,
+    Before,
+}
+
+/// Calls the handler unless the message was handled before.
+async fn call_once<C: Consumer>(
+    dedup: &Dedup,
+    context: &Context<C>,
+    message: &Arc<C::Message>,
+) -> Result<Handled, SubscriberError> {
+    let (id, worker) = (context.consumer.id(message), context.settings.name.as_str());
+    match dedup.once(&id, || call(context, message)).await {
+        Ok(Outcome::Done(())) => Ok(Handled::Now),
+        Ok(Outcome::AlreadyDone) => {
+            tracing::debug!(worker, %id, "a message was handled before");
+            Ok(Handled::Before)
+        }
+        Ok(Outcome::Busy { .. }) => Err(SubscriberError::busy("it is being handled elsewhere")),
+        Ok(Outcome::Failed(error)) => Err(error),
+        // It will never have another one.
+        Err(error @ DedupError::Id { .. }) => Err(SubscriberError::fatal(error)),
+        // Nobody knows whether it was handled. That is not the message's fault: it waits, for as long as that takes.
+        Err(error) => {
+            tracing::warn!(worker, %id, error = chain(&error), "a message waits: nobody knows whether it was handled before");
+            Err(SubscriberError::busy(error))
         }
     }
 }

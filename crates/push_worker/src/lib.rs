@@ -97,6 +97,8 @@ mod stats;
 mod telemetry;
 mod worker;
 
+pub use relais_dedup::Dedup;
+
 pub use consumer::{
     BoxError, Consumer, ConsumerFeatures, ConsumerMonitor, Covers, Incoming, RetriedBy, Revoked, Settled,
     WorkerSubscription,

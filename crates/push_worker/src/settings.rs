@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use relais_dedup::Dedup;
+
 use crate::{Hooks, Order, hooks::NoHooks};
 
 /// What orders a message: messages of the same key are handled one after the other.
@@ -35,11 +37,16 @@ pub struct WorkerSettings<M> {
     pub slow_after: Duration,
     /// How long a stop waits for what was taken.
     pub stop_timeout: Duration,
+    /// Who knows which messages were handled before.
+    pub dedup: Option<Dedup>,
     /// What is done around the handling of messages.
     pub hooks: Arc<dyn Hooks<M>>,
     /// What the names of the metrics begin with.
     pub metrics_prefix: String,
 }
+
+/// Pauses that are added up one by one. The ones behind them are the longest.
+const MOST_PAUSES: u32 = 64;
 
 impl<M: Send + Sync + 'static> WorkerSettings<M> {
     /// The settings of a worker of that name, which is its label in metrics and dead letters.
@@ -56,6 +63,7 @@ impl<M: Send + Sync + 'static> WorkerSettings<M> {
             handler_timeout: None,
             slow_after: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(30),
+            dedup: None,
             hooks: Arc::new(NoHooks),
             metrics_prefix: String::new(),
         }
@@ -66,6 +74,15 @@ impl<M: Send + Sync + 'static> WorkerSettings<M> {
     /// The pause before the nth retry: 2^n units, up to the longest.
     pub(crate) fn retry_pause(&self, retry: u32) -> Duration {
         self.retry_unit.saturating_mul(2_u32.saturating_pow(retry)).min(self.max_retry_pause)
+    }
+
+    /// How long after its first delivery a message is handled for the last time: all pauses, and all executions before, each
+    /// as long as it may be.
+    pub(crate) fn longest_retry(&self) -> Duration {
+        let pauses = (1..=self.retries.min(MOST_PAUSES)).map(|retry| self.retry_pause(retry));
+        let rest = self.max_retry_pause.saturating_mul(self.retries.saturating_sub(MOST_PAUSES));
+        let handlers = self.handler_timeout.unwrap_or_default().saturating_mul(self.retries);
+        pauses.fold(rest.saturating_add(handlers), Duration::saturating_add)
     }
 }
 
@@ -140,6 +157,15 @@ macro_rules! worker_settings {
         /// How long a stop waits for what was taken; 30 s unless set.
         pub fn stop_timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self$(.$field)?.stop_timeout = timeout;
+            self
+        }
+
+        /// Handles each message once: one that was handled before, within the window of `dedup`, is settled without its handler.
+        /// One that is being handled elsewhere waits, and so does one of which nobody knows because the store is away. Marks
+        /// are of the consumer that `dedup` names ([`for_consumer`]($crate::Dedup::for_consumer)): two workers that both
+        /// want each message need two names. The worker does not start if a message could be retried after the window.
+        pub fn once(mut self, dedup: $crate::Dedup) -> Self {
+            self$(.$field)?.dedup = Some(dedup);
             self
         }
 

@@ -97,7 +97,8 @@ impl<M: Send + Sync + 'static> WorkerSettings<M> {
     ///
     /// # Errors
     ///
-    /// If the hook refuses, or there is no consumer.
+    /// If the hook refuses, if there is no consumer, or if a message could be retried after the window in which it is handled
+    /// [once](WorkerSettings::once).
     pub async fn start<C, E>(
         self,
         consumer: impl Future<Output = Result<C, E>>,
@@ -107,6 +108,9 @@ impl<M: Send + Sync + 'static> WorkerSettings<M> {
         C: Consumer<Message = M>,
         E: From<InitializeError>,
     {
+        if let Some(dedup) = &self.dedup {
+            dedup.check(self.longest_retry()).map_err(|error| InitializeError(SubscriberError::fatal(error)))?;
+        }
         self.hooks.initialize().await.map_err(InitializeError)?;
         let consumer = consumer.await?;
         let (monitor, features, progress) = (consumer.monitor(), consumer.features(), Arc::new(WorkerProgress::new()));

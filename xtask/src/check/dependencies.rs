@@ -25,7 +25,7 @@ const MAY_KNOW: [(&str, &[&str]); 29] = [
     // Processing a message once, for whatever consumes. A library of its own.
     ("relais-dedup", &[]),
     // Push workers, and the port for what feeds them.
-    ("relais-push-worker", &[]),
+    ("relais-push-worker", &["relais-dedup"]),
     // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
     ("relais-capture", &["relais-message"]),
     ("relais-outbox", &["relais-message", "relais-capture"]),

@@ -4,6 +4,7 @@
 
 mod ends;
 mod failures;
+mod once;
 mod partitions;
 mod retries;
 mod script;

@@ -66,7 +66,7 @@ pub struct Feed {
     settled: mpsc::UnboundedReceiver<(String, Settled)>,
 }
 
-struct Script(Arc<Desk>);
+pub struct Script(Arc<Desk>);
 
 /// Starts a worker on a script.
 pub async fn start<F>(
