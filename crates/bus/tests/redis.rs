@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use relais_bus::{
-    Bus, Event, Features, Notice, PushWorker, SubscriberError, Transport,
+    Bus, Event, Features, Notice, PushWorker, SubscriberError, Transport, WorkerState,
     redis::{RedisPubSub, RedisStreams},
 };
 use relais_testkit::{RedisServer, TcpProxy};
@@ -127,6 +127,31 @@ fn collector() -> (
     (all, receiver, handler)
 }
 
+/// Of the entries that a group was given and has not acknowledged: for how long nobody gave a sign of life, in milliseconds.
+async fn pending(server: &RedisServer, group: &str) -> Vec<u64> {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut ask = redis::cmd("XPENDING");
+    ask.arg("relais:bus:events").arg(group).arg("-").arg("+").arg(100);
+    let entries: Vec<(String, String, u64, u64)> = ask.query_async(&mut connection).await.unwrap();
+    entries.into_iter().map(|(_, _, silent, _)| silent).collect()
+}
+
+/// A handler that ends when it is let.
+fn held() -> (Arc<Semaphore>, impl Fn(Arc<Event>) -> BoxFuture<'static, Result<(), SubscriberError>>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&gate);
+    let handler = move |_| {
+        let held = Arc::clone(&held);
+        async move {
+            held.acquire_owned().await?.forget();
+            Ok(())
+        }
+        .boxed()
+    };
+    (gate, handler)
+}
+
 async fn until_all(receiver: &mut mpsc::UnboundedReceiver<u32>, count: u32) {
     let mut missing: BTreeSet<u32> = (0..count).collect();
     while !missing.is_empty() {
@@ -211,6 +236,40 @@ async fn events_of_a_crashed_instance_are_taken_over() {
 }
 
 #[tokio::test]
+async fn events_that_arrive_while_a_bus_stops_are_left_to_others() {
+    let server = RedisServer::start().await.unwrap();
+    let make = |group| RedisStreams::new(&server.url(), group).unwrap().claim_after(Duration::from_millis(300));
+    let (leaving, source) = (started(make("g")).await, started(make("source")).await);
+    let (gate, handler) = held();
+    let worker = PushWorker::builder("w").channel("numbers").start(&leaving, handler).await.unwrap();
+    source.publish("numbers", 0).await.unwrap();
+    while worker.stats().queue_size > 0 || worker.backlog() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stop = async {
+        while worker.stats().state == WorkerState::Running {
+            tokio::task::yield_now().await;
+        }
+        for number in 1..5 {
+            source.publish("numbers", number).await.unwrap();
+        }
+        // It has read them, and has not acknowledged one.
+        within(async { while pending(&server, "g").await.len() < 5 {} }).await;
+        gate.add_permits(1);
+    };
+    let (report, ()) = tokio::join!(within(leaving.stop()), stop);
+    assert_eq!((report.left, worker.stop().await.processed), (0, 1));
+    let heir = started(make("g")).await;
+    let (all, mut receiver, handler) = collector();
+    let _guard = heir.on("numbers", handler).await.unwrap();
+    let mut missing: BTreeSet<u32> = (1..5).collect();
+    while !missing.is_empty() {
+        missing.remove(&within(receiver.recv()).await.unwrap());
+    }
+    assert!(!all.lock().unwrap().contains(&0), "what was done is not repeated");
+}
+
+#[tokio::test]
 async fn a_slow_instance_keeps_its_events() {
     let server = RedisServer::start().await.unwrap();
     let slow = RedisStreams::new(&server.url(), "g").unwrap().claim_after(Duration::from_millis(150));
@@ -240,16 +299,12 @@ async fn a_slow_instance_keeps_its_events() {
         tokio::task::yield_now().await;
     }
     // What others look at before they take something over: it grows, and with each sign of life it begins anew.
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     within(async {
         let (mut signs, mut before) = (0, 0);
         while signs < 3 {
-            let mut ask = redis::cmd("XPENDING");
-            ask.arg("relais:bus:events").arg("g").arg("-").arg("+").arg(100);
-            let pending: Vec<(String, String, u64, u64)> = ask.query_async(&mut connection).await.unwrap();
+            let pending = pending(&server, "g").await;
             assert_eq!(pending.len(), 10, "it has read all of them");
-            let silent = pending.iter().map(|(_, _, silent, _)| *silent).max().unwrap();
+            let silent = *pending.iter().max().unwrap();
             signs += u32::from(silent < before);
             before = silent;
         }

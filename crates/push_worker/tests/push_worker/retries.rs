@@ -114,6 +114,7 @@ async fn a_retry_that_the_broker_refuses_waits_in_the_worker() {
 async fn a_busy_message_is_asked_for_again_until_it_is_free() {
     let times = Arc::new(Mutex::new(0));
     let handler = move |note: Arc<Note>| {
+        assert_eq!(note.retries, 0, "to wait is no retry");
         let mut times = times.lock().unwrap();
         *times += u32::from(note.name == "a-1");
         let is_busy = note.name == "a-1" && *times <= 10;
