@@ -101,7 +101,7 @@ impl ExactlyOnceWorker {
         options.consumer.commit = CommitPolicy::ByTransaction;
         options.consumer.max_parked = 0;
         options.transactions.check()?;
-        let consumer = KafkaConsumer::new(options.consumer.clone())?;
+        options.consumer.check()?;
         let (stop, stopping) = watch::channel(false);
         let running = Running {
             options,
@@ -109,7 +109,7 @@ impl ExactlyOnceWorker {
             stopping,
             waiting: Mutex::default(),
         };
-        Ok(Self { stop, task: Some(tokio::spawn(running.run(consumer))) })
+        Ok(Self { stop, task: Some(tokio::spawn(running.run())) })
     }
 
     /// Whether it still runs. It ends by itself only when it is fenced.
@@ -156,13 +156,10 @@ enum End {
 }
 
 impl Running {
-    async fn run(self, mut consumer: KafkaConsumer) -> Result<(), ExactlyOnceError> {
+    async fn run(self) -> Result<(), ExactlyOnceError> {
         let mut pause = Duration::from_millis(100);
         loop {
-            let end = self.run_once(&consumer).await;
-            lock(&self.waiting).clear();
-            consumer.close().await;
-            let error = match end {
+            let error = match self.run_once().await? {
                 End::Stopped => return Ok(()),
                 End::Fenced(error) => return Err(ExactlyOnceError::Fenced(error)),
                 End::Again(error) => error,
@@ -173,7 +170,6 @@ impl Running {
                 return Ok(());
             }
             pause = (pause * 2).min(LONGEST);
-            consumer = KafkaConsumer::new(self.options.consumer.clone())?;
         }
     }
 
@@ -183,14 +179,24 @@ impl Running {
         tokio::time::timeout(pause, stopping.wait_for(|stop| *stop)).await.is_ok()
     }
 
-    async fn run_once(&self, consumer: &KafkaConsumer) -> End {
-        let mut producer = match TransactionalProducer::new(&self.options.transactions).await {
-            Ok(producer) => producer,
-            Err(error) => return End::Again(error),
+    /// First the producer, which ends what one of the same name has left open; then the consumer, which begins with what is
+    /// committed.
+    async fn run_once(&self) -> Result<End, ExactlyOnceError> {
+        let mut stopping = self.stopping.clone();
+        let made = tokio::select! {
+            made = TransactionalProducer::new(&self.options.transactions) => made,
+            _ = stopping.wait_for(|stop| *stop) => return Ok(End::Stopped),
         };
-        let end = self.transactions(consumer, &mut producer).await;
+        let mut producer = match made {
+            Ok(producer) => producer,
+            Err(error) => return Ok(End::Again(error)),
+        };
+        let consumer = KafkaConsumer::new(self.options.consumer.clone())?;
+        let end = self.transactions(&consumer, &mut producer).await;
+        lock(&self.waiting).clear();
         producer.close().await;
-        end
+        consumer.close().await;
+        Ok(end)
     }
 
     async fn transactions(&self, consumer: &KafkaConsumer, producer: &mut TransactionalProducer) -> End {
@@ -206,7 +212,7 @@ impl Running {
             let mut pause = Duration::from_millis(100);
             // A partition that was taken away takes its records along.
             while let Some(consumed) = consumer.consumed(&batch) {
-                match self.transaction(producer, &batch, consumed).await {
+                match self.transaction(consumer, producer, &batch, consumed).await {
                     Ok(()) => {
                         batch.iter().for_each(|delivery| consumer.settle(delivery, true));
                         break;
@@ -259,17 +265,23 @@ impl Running {
 
     async fn transaction(
         &self,
+        consumer: &KafkaConsumer,
         producer: &mut TransactionalProducer,
         batch: &[KafkaDelivery],
         consumed: ConsumedOffsets,
     ) -> Result<(), TransactionError> {
+        // A partition that was lost and comes back at once begins with what this has committed, or has not.
+        let _turn = consumer.hold_assignments().await;
         let mut transaction = producer.begin().await?;
         let records = batch.iter().map(|delivery| Arc::clone(delivery.record())).collect();
         let failed: BoxError = match (self.process)(records).await {
             Ok(records) => match transaction.send_all(records).await {
                 Ok(()) => {
                     transaction.send_offsets(consumed).await?;
-                    return transaction.commit().await;
+                    if consumer.consumed(batch).is_some() {
+                        return transaction.commit().await;
+                    }
+                    "partitions were taken away".into()
                 }
                 Err(error) => error.into(),
             },

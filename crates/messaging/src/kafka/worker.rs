@@ -60,7 +60,7 @@ impl Pushed for KafkaRecord {
     type Builder = KafkaPushWorkerBuilder;
 
     fn push_worker(name: String) -> KafkaPushWorkerBuilder {
-        KafkaPushWorkerBuilder { worker: WorkerSettings::new(name).order(Order::Key) }
+        WorkerSettings::new(name).order(Order::Key).into()
     }
 }
 
@@ -69,6 +69,12 @@ impl Pushed for KafkaRecord {
 #[must_use]
 pub struct KafkaPushWorkerBuilder {
     worker: WorkerSettings<KafkaRecord>,
+}
+
+impl From<WorkerSettings<KafkaRecord>> for KafkaPushWorkerBuilder {
+    fn from(worker: WorkerSettings<KafkaRecord>) -> Self {
+        Self { worker }
+    }
 }
 
 impl KafkaPushWorkerBuilder {

@@ -9,6 +9,7 @@
 mod broker;
 mod chaos;
 mod consumer;
+mod consumer_suite;
 mod exactly_once;
 mod kafkajs;
 mod producer;

@@ -91,6 +91,7 @@ fn assign(
     cooperative: bool,
 ) -> KafkaResult<()> {
     shared.metrics.assigned.increment(1);
+    let _turn = shared.begin_assigning();
     let begun = begin(shared, consumer, list);
     if let Err(error) = &begun {
         tracing::warn!(group = shared.options.group, %error, "the committed offsets are not known yet");

@@ -138,6 +138,7 @@ impl KafkaConsumer {
             last_commit: Mutex::new(Instant::now()),
             commit_due: Notify::new(),
             committing: Mutex::default(),
+            assigning: tokio::sync::Mutex::default(),
             options,
         });
         let ended = poll::start(&shared, &config)?;
@@ -272,6 +273,11 @@ impl KafkaConsumer {
         drop(state);
         let offsets = next.into_iter().map(|((topic, partition), next)| (topic.to_owned(), partition, next)).collect();
         Some(ConsumedOffsets { offsets, membership: client.group_metadata()? })
+    }
+
+    /// While this is held, no partition is taken over: what is being committed is where it begins.
+    pub(super) async fn hold_assignments(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.shared.assigning.lock().await
     }
 
     /// What it does now.

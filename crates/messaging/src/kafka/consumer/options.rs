@@ -155,6 +155,11 @@ impl KafkaConsumerOptions {
         FlowLimits { unfinished: self.max_in_flight.max(1), ahead: self.max_uncommitted.max(1) }
     }
 
+    /// Whether there can be a consumer with these.
+    pub(crate) fn check(&self) -> Result<(), KafkaSettingsError> {
+        self.config().map(drop)
+    }
+
     pub(super) fn config(&self) -> Result<ClientConfig, KafkaSettingsError> {
         if self.group.is_empty() || self.topics.is_empty() {
             return Err(KafkaSettingsError::Option("a consumer needs a group and a topic".to_owned()));

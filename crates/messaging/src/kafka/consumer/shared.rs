@@ -53,6 +53,8 @@ pub(super) struct Shared {
     pub(super) last_commit: Mutex<Instant>,
     /// It is time to commit.
     pub(super) commit_due: Notify,
+    /// Held while partitions are taken over, and by transactions.
+    pub(super) assigning: tokio::sync::Mutex<()>,
     /// Held by whoever commits.
     pub(super) committing: Mutex<()>,
 }
@@ -191,6 +193,20 @@ impl Shared {
         }
         self.commit(Some(places));
         lock(&self.state).remove(places.iter());
+    }
+
+    /// Waits for a transaction that is open, up to the limit, before partitions are taken over.
+    pub(super) fn begin_assigning(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let deadline = Instant::now() + self.options.revoke_timeout;
+        loop {
+            if let Ok(turn) = self.assigning.try_lock() {
+                return Some(turn);
+            }
+            if self.closing.load(Ordering::Acquire) || Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Partitions are lost: others may have them already, and nothing of them may be committed.
