@@ -54,7 +54,7 @@ Commands:
   pictures          Draw the README's pictures (docs/images) anew, in a real browser.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-browser       Check and test the browser library (sdk/browser) in Node, and in Chromium against a server.
-  sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
+  sdk-javascript    Check and test the JavaScript library (sdk/javascript) with private servers.
   chaos [NAME…]     The long runs with faults: `outbox` (100,000 messages, 100 faults), `notifications`
                     (1,000 links, 3 processes, 100,000 deliveries, 100 faults) and `kafka` (100,000 records,
                     50 faults; needs RELAIS_TEST_KAFKA_BROKER), at least. The environment can

@@ -1,6 +1,6 @@
 //! The Python library's part of `cargo xtask test`: ruff, mypy, and its tests against the server that has been built.
 //!
-//! Needs that server and a broker, and starts neither.
+//! Needs that server, a broker and a PostgreSQL, and starts none of them.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     cargo::{self, root, run as execute},
-    python, rabbitmq,
+    postgres, python, rabbitmq,
 };
 
 const LIBRARY: &str = "sdk/python";
@@ -31,8 +31,8 @@ pub fn prepare() -> Result<PathBuf> {
     python::environment(&cargo::target_directory()?.join("sdk-python"), &requirements)
 }
 
-/// Checks the library and runs its tests with the server `relais` and the broker at `broker`.
-pub fn run(relais: &Path, broker: &str) -> Result<()> {
+/// Checks the library and runs its tests with the server `relais`, the broker at `broker` and the PostgreSQL at `database`.
+pub fn run(relais: &Path, broker: &str, database: &str) -> Result<()> {
     let (library, target, programs) = (root().join(LIBRARY), cargo::target_directory()?, prepare()?);
     let start = Instant::now();
     let program = |name: &str, arguments: &[&str]| {
@@ -47,7 +47,8 @@ pub fn run(relais: &Path, broker: &str) -> Result<()> {
     execute(&mut program("ruff", &["format", "--check", "--quiet"]))?;
     execute(&mut program("mypy", &[]))?;
     let mut tests = program("python", &["-m", "pytest", "--quiet", "--numprocesses", AT_ONCE]);
-    execute(tests.env("RELAIS_BIN", relais).env(rabbitmq::VARIABLE, broker))?;
+    tests.env("RELAIS_BIN", relais).env(rabbitmq::VARIABLE, broker).env(postgres::VARIABLE, database);
+    execute(&mut tests)?;
     println!("sdk/python: passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -133,7 +133,7 @@ fn needs(sources: &[&Source]) -> Needs {
         redisbloom: any(&["start_with_bloom"]),
         binary: any(&["instance::", "relais_bin", "serverprocess"]) || test(&["binary", "chaos", "hostile", "worker"]),
         browser: test(&["ui"]),
-        languages: test(&["worker", "binary", "guide", "outbox"]),
+        languages: test(&["worker", "binary", "guide", "outbox", "dedup"]),
     }
 }
 

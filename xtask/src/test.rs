@@ -42,12 +42,12 @@ struct Beside {
 }
 
 impl Beside {
-    fn start(broker: &str) -> Result<Self> {
+    fn start(broker: &str, database: &str) -> Result<Self> {
         let log = cargo::target_directory()?.join("test-beside.log");
         let written = File::create(&log).context("cannot write what is tested beside")?;
         // As it was built with everything else: the one that runs may have been replaced by that.
         let mut command = Command::new(cargo::binary("debug", "xtask")?);
-        command.arg(BESIDE).env(rabbitmq::VARIABLE, broker).stdin(Stdio::null());
+        command.arg(BESIDE).env(rabbitmq::VARIABLE, broker).env(postgres::VARIABLE, database).stdin(Stdio::null());
         command.stdout(written.try_clone()?).stderr(written);
         Ok(Self { process: command.spawn().context("cannot start what is tested beside")?, log })
     }
@@ -71,10 +71,11 @@ pub const BESIDE: &str = "test-beside";
 /// Runs it.
 pub fn beside() -> Result<()> {
     let broker = env::var(rabbitmq::VARIABLE).context("there is no broker to test with")?;
+    let database = env::var(postgres::VARIABLE).context("there is no PostgreSQL to test with")?;
     fuzz_api::run_built()?;
-    sdk_javascript::run(&broker)?;
+    sdk_javascript::run(&broker, &database)?;
     sdk_browser::run()?;
-    sdk_python::run(&cargo::binary("debug", "relais")?, &broker)?;
+    sdk_python::run(&cargo::binary("debug", "relais")?, &broker, &database)?;
     chart::run_built()?;
     graphs::run_built()
 }
@@ -196,7 +197,7 @@ fn all() -> Result<()> {
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);
     tests.env(sdk_python::VARIABLE, &python).env(sdk_javascript::VARIABLE, &javascript);
-    let beside = Beside::start(&broker.url()?)?;
+    let beside = Beside::start(&broker.url()?, server.url())?;
     let tested = execute(&mut tests);
     let beside = beside.finish();
     tested?;

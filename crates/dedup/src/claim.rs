@@ -59,9 +59,11 @@ impl Held {
     }
 }
 
+type Answer = Pin<Box<dyn Future<Output = Result<ClaimOutcome, DedupError>> + Send>>;
+
 /// Asking for a claim. Whoever stops waiting for the answer gives the claim up, once it is known that there is one.
 pub(crate) struct Asking {
-    answer: Option<Pin<Box<dyn Future<Output = Result<ClaimOutcome, DedupError>> + Send>>>,
+    answer: Option<Answer>,
     held: Arc<Held>,
     runtime: Handle,
 }

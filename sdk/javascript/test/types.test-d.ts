@@ -1,11 +1,17 @@
 /** Checked by the compiler, never run: the declared types are those of the code, and what users write has types. */
 
 import { Client, RelaisError, type Task } from '@relais/sdk';
+import { PostgresDedup, RedisDedup } from '@relais/sdk/dedup';
 import { Failure, type Handler, TryAgain, Worker } from '@relais/sdk/worker';
+import { Redis } from 'ioredis';
+import pg from 'pg';
+import { createClient } from 'redis';
+import * as dedupCode from '../src/dedup/index.js';
 import * as code from '../src/index.js';
 import * as workerCode from '../src/worker/index.js';
 
 export const declared: typeof import('@relais/sdk') = code;
+export const declaredDedup: typeof import('@relais/sdk/dedup') = dedupCode;
 export const declaredWorker: typeof import('@relais/sdk/worker') = workerCode;
 
 interface Pages {
@@ -65,4 +71,18 @@ export async function use(): Promise<number> {
   // @ts-expect-error a service has a name
   void new Worker({ service: 7 });
   return task.response?.sheets ?? 0;
+}
+
+export async function useDedup(): Promise<number> {
+  for (const client of [new Redis(), createClient()]) {
+    const outcome = await new RedisDedup(client, { consumer: 'print', window: '7d' }).once('7', ({ signal }) => signal.aborted ? 0 : 2);
+    if (outcome.status === 'done') return outcome.result;
+    if (outcome.status === 'busy') return outcome.wait;
+  }
+  // @ts-expect-error a consumer has a name
+  void new PostgresDedup({});
+  const outcome = await new PostgresDedup({ consumer: 'print' }).once(new pg.Client(), '7', async (client) => {
+    return (await client.query('SELECT 1')).rows.length;
+  });
+  return outcome.status === 'done' ? outcome.result : 0;
 }

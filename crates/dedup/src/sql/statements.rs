@@ -98,7 +98,7 @@ impl Statements {
             )
             .into(),
             look: format!(
-                "SELECT token IS NULL, (julianday(expires_at) - julianday('now')) * 86400.0
+                "SELECT token IS NULL, round((julianday(expires_at) - julianday('now')) * 86400.0, 3)
                  FROM {table} WHERE consumer = ?1 AND id = ?2"
             )
             .into(),

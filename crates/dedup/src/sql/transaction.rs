@@ -152,22 +152,21 @@ impl TransactionDedup {
             Err(error) if super::connection::is_busy(&error) => return Ok(Outcome::Busy { wait: WAIT }),
             Err(error) => return Err(error.into()),
         };
-        match self.mark(&mut *transaction, id).await? {
-            Mark::Written => {}
-            Mark::AlreadyDone => return Ok(Outcome::AlreadyDone),
-            Mark::Busy { wait } => return Ok(Outcome::Busy { wait }),
-        }
-        match handler(&mut *transaction).await {
-            Ok(value) => {
-                transaction.commit().await?;
-                Ok(Outcome::Done(value))
-            }
-            Err(error) => {
-                // If the answer does not come, the connection ends, and so does the transaction.
-                let _ = transaction.rollback().await;
-                Ok(Outcome::Failed(error))
-            }
-        }
+        let outcome = match self.mark(&mut *transaction, id).await? {
+            Mark::Written => match handler(&mut *transaction).await {
+                Ok(value) => {
+                    transaction.commit().await?;
+                    return Ok(Outcome::Done(value));
+                }
+                Err(error) => Outcome::Failed(error),
+            },
+            Mark::AlreadyDone => Outcome::AlreadyDone,
+            Mark::Busy { wait } => Outcome::Busy { wait },
+        };
+        // Not later: until then, others find the message busy. If the answer does not come, the connection ends, and so does the
+        // transaction.
+        let _ = transaction.rollback().await;
+        Ok(outcome)
     }
 
     /// Writes the mark in the transaction that `connection` is in, before the message is processed. What is not

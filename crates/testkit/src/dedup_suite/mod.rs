@@ -348,6 +348,39 @@ pub async fn a_handler_whose_claim_was_taken_over_is_stopped(harness: &impl Dedu
     Ok(())
 }
 
+/// What was seen of a message.
+#[derive(Debug, Default, Clone)]
+struct Seen {
+    running: bool,
+    overlaps: usize,
+    runs: usize,
+    done: usize,
+}
+
+/// A handler that runs, until it ends or is dropped.
+struct Running<'a>(&'a Mutex<Vec<Seen>>, usize);
+
+impl<'a> Running<'a> {
+    fn begin(seen: &'a Mutex<Vec<Seen>>, number: usize) -> Self {
+        let running = Self(seen, number);
+        running.note(|seen| {
+            (seen.overlaps, seen.runs) = (seen.overlaps + usize::from(seen.running), seen.runs + 1);
+            seen.running = true;
+        });
+        running
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[self.1]);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.note(|seen| seen.running = false);
+    }
+}
+
 /// Each is delivered several times at once; handlers fail, panic and are dropped.
 #[expect(clippy::print_stdout, reason = "the figures of a fault test")]
 pub async fn messages_that_come_many_times_are_processed_once_whatever_fails(
@@ -355,37 +388,26 @@ pub async fn messages_that_come_many_times_are_processed_once_whatever_fails(
 ) -> Result<()> {
     const MESSAGES: usize = 40;
     const WORKERS: usize = 8;
-    #[derive(Default, Clone)]
-    struct Seen {
-        running: bool,
-        overlaps: usize,
-        runs: usize,
-        done: usize,
-    }
     let seen = Arc::new(Mutex::new(vec![Seen::default(); MESSAGES]));
     let mut random = Random::new();
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
         let (dedup, seen, mut random) = (dedup(harness)?, Arc::clone(&seen), Random::from_seed(random.bits()));
         workers.spawn(async move {
-            let with = |number: usize, change: &dyn Fn(&mut Seen)| {
-                change(&mut seen.lock().unwrap_or_else(PoisonError::into_inner)[number]);
-            };
             let mut left: Vec<usize> = (0..MESSAGES).collect();
             while !left.is_empty() {
                 let at = random.below(left.len());
                 let (number, fate) = (left[at], random.below(6));
                 let handler = || async {
-                    with(number, &|seen| {
-                        (seen.overlaps, seen.runs) = (seen.overlaps + usize::from(seen.running), seen.runs + 1);
-                        seen.running = true;
-                    });
+                    let running = Running::begin(&seen, number);
                     tokio::task::yield_now().await;
-                    with(number, &|seen| (seen.running, seen.done) = (false, seen.done + usize::from(fate > 1)));
                     match fate {
                         0 => Err("fails"),
                         1 => std::future::pending().await,
-                        _ => Ok(()),
+                        _ => {
+                            running.note(|seen| seen.done += 1);
+                            Ok(())
+                        }
                     }
                 };
                 let id = format!("order-{number}");
