@@ -8,6 +8,7 @@ mod bulk;
 mod bus;
 mod callbacks;
 mod celery;
+mod consume;
 mod cpu;
 mod dashboard;
 mod engine;
@@ -97,6 +98,7 @@ enum Name {
     Bus,
     Rabbitmq,
     Outbox,
+    Consume,
     Notify,
     Dashboard,
     Idle,
@@ -232,6 +234,7 @@ async fn main() -> Result<()> {
             Name::Bus => bus::run(&plan).await?,
             Name::Rabbitmq => rabbitmq::run(&plan).await?,
             Name::Outbox => outbox::run(&plan).await?,
+            Name::Consume => consume::run(&plan).await?,
             Name::Notify => notify::run(&plan).await?,
             Name::Dashboard => dashboard::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,

@@ -29,7 +29,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     if ["outbox", "rabbitmq"].into_iter().any(asked_for) {
         rabbitmq::ensure_installed()?;
     }
-    if ["bus", "outbox"].into_iter().any(asked_for) {
+    if ["bus", "consume", "outbox"].into_iter().any(asked_for) {
         packages::ensure(&["redis-server"])?;
     }
     if asked_for("notify") && !arguments.iter().any(|argument| argument == "--alone") {

@@ -49,7 +49,7 @@ async function submit() {
 
 test('the README shows the examples as they are', () => {
   const shown = blocks('js');
-  for (const name of ['resize', 'worker', 'submit', 'terms', 'notify']) {
+  for (const name of ['resize', 'worker', 'submit', 'terms', 'notify', 'once']) {
     assert(shown.includes(readFileSync(`${root}examples/${name}.js`, 'utf8')), `README.md shows another ${name}.js`);
   }
 });

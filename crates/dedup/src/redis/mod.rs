@@ -154,6 +154,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_libraries_in_other_languages_have_the_same_scripts() {
+        for library in ["python/src/relais/dedup/redis.py", "javascript/src/dedup/redis.js"] {
+            let path = format!("{}/../../sdk/{library}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            for script in [include_str!("extend.lua"), include_str!("mark.lua"), include_str!("release.lua")] {
+                assert!(text.contains(script), "{library} lacks: {script}");
+            }
+        }
+    }
+
+    #[test]
     fn a_key_has_the_name_of_its_consumer_if_there_is_one() {
         let key = |consumer: &str, id: &str| scoped(&DedupKey::new(consumer, id).unwrap());
         assert_eq!(key("", "order-7"), "order-7");

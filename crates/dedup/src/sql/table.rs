@@ -108,6 +108,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_guide_has_the_statements_to_run_by_hand() {
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/deduplication.md");
+        let guide = std::fs::read_to_string(guide).unwrap();
+        for statement in DedupTable::default().create_statements(Dialect::Postgres) {
+            assert!(guide.contains(&format!("{statement};\n")), "the guide lacks: {statement}");
+        }
+    }
+
+    #[test]
     fn a_name_that_could_be_more_than_a_name_is_refused() {
         assert_eq!(DedupTable::parse("shop.processed").unwrap().to_string(), "shop.processed");
         assert_eq!(DedupTable::parse("relais_dedup").unwrap(), DedupTable::default());
