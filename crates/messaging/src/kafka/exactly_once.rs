@@ -14,8 +14,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
-    CommitPolicy, ConsumedOffsets, KafkaConsumer, KafkaConsumerOptions, KafkaDelivery, KafkaEvent, KafkaRecord,
-    KafkaSettingsError, NewRecord, TransactionError, TransactionOptions, TransactionalProducer,
+    CommitPolicy, KafkaConsumer, KafkaConsumerOptions, KafkaDelivery, KafkaEvent, KafkaRecord, KafkaSettingsError,
+    NewRecord, TransactionError, TransactionOptions, TransactionalProducer,
     client::{chain, lock},
 };
 
@@ -211,8 +211,8 @@ impl Running {
             };
             let mut pause = Duration::from_millis(100);
             // A partition that was taken away takes its records along.
-            while let Some(consumed) = consumer.consumed(&batch) {
-                match self.transaction(consumer, producer, &batch, consumed).await {
+            while consumer.consumed(&batch).is_some() {
+                match self.transaction(consumer, producer, &batch).await {
                     Ok(()) => {
                         batch.iter().for_each(|delivery| consumer.settle(delivery, true));
                         break;
@@ -268,20 +268,21 @@ impl Running {
         consumer: &KafkaConsumer,
         producer: &mut TransactionalProducer,
         batch: &[KafkaDelivery],
-        consumed: ConsumedOffsets,
     ) -> Result<(), TransactionError> {
-        // A partition that was lost and comes back at once begins with what this has committed, or has not.
-        let _turn = consumer.hold_assignments().await;
         let mut transaction = producer.begin().await?;
         let records = batch.iter().map(|delivery| Arc::clone(delivery.record())).collect();
         let failed: BoxError = match (self.process)(records).await {
             Ok(records) => match transaction.send_all(records).await {
                 Ok(()) => {
-                    transaction.send_offsets(consumed).await?;
-                    if consumer.consumed(batch).is_some() {
-                        return transaction.commit().await;
+                    // A partition that is lost and comes back at once begins with what this commits, or does not.
+                    let _turn = consumer.hold_assignments().await;
+                    match consumer.consumed(batch) {
+                        Some(consumed) => {
+                            transaction.send_offsets(consumed).await?;
+                            return transaction.commit().await;
+                        }
+                        None => "partitions were taken away".into(),
                     }
-                    "partitions were taken away".into()
                 }
                 Err(error) => error.into(),
             },

@@ -195,18 +195,15 @@ impl Shared {
         lock(&self.state).remove(places.iter());
     }
 
-    /// Waits for a transaction that is open, up to the limit, before partitions are taken over.
+    /// Waits for a transaction that is being committed, before partitions are taken over. That has a limit of its own.
     pub(super) fn begin_assigning(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let deadline = Instant::now() + self.options.revoke_timeout;
-        loop {
+        while !self.closing.load(Ordering::Acquire) {
             if let Ok(turn) = self.assigning.try_lock() {
                 return Some(turn);
             }
-            if self.closing.load(Ordering::Acquire) || Instant::now() > deadline {
-                return None;
-            }
             std::thread::sleep(Duration::from_millis(2));
         }
+        None
     }
 
     /// Partitions are lost: others may have them already, and nothing of them may be committed.
