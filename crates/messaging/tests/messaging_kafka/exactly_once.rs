@@ -88,7 +88,7 @@ async fn each_record_becomes_one_result_while_workers_are_killed() -> Result<()>
         answer?;
     }
     let mut worker = Worker::start(&brokers, "w-0")?;
-    let deadline = Instant::now() + Duration::from_secs(90);
+    let deadline = Instant::now() + Duration::from_secs(180);
     let (mut faults, mut seen) = (0, 0);
     while seen < count {
         ensure!(Instant::now() < deadline, "{seen} of {count} results after {faults} faults");
