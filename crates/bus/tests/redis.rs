@@ -137,8 +137,10 @@ async fn pending(server: &RedisServer, group: &str) -> Vec<u64> {
     entries.into_iter().map(|(_, _, silent, _)| silent).collect()
 }
 
+type Handled = BoxFuture<'static, Result<(), SubscriberError>>;
+
 /// A handler that ends when it is let.
-fn held() -> (Arc<Semaphore>, impl Fn(Arc<Event>) -> BoxFuture<'static, Result<(), SubscriberError>>) {
+fn held() -> (Arc<Semaphore>, impl Fn(Arc<Event>) -> Handled) {
     let gate = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&gate);
     let handler = move |_| {

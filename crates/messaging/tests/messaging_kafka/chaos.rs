@@ -53,7 +53,7 @@ async fn worker_process() -> Result<()> {
         async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
             let number: u64 = std::str::from_utf8(record.value.as_deref().unwrap())?.parse()?;
-            if number % 97 == 0 && record.retry_count < 2 {
+            if number.is_multiple_of(97) && record.retry_count < 2 {
                 return Err(SubscriberError::retryable("not now"));
             }
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap()).into_owned();

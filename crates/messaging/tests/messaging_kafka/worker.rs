@@ -105,7 +105,8 @@ async fn what_is_not_of_the_type_is_a_dead_letter_and_a_tombstone_has_no_value()
         NewRecord::tombstone(TOPIC, "gone"),
     ];
     write(&brokers, records).await?;
-    let handled: Arc<Mutex<Vec<(String, Option<u64>)>>> = Arc::default();
+    type Handled = Vec<(String, Option<u64>)>;
+    let handled = Arc::new(Mutex::new(Handled::new()));
     let seen = Arc::clone(&handled);
     let handle = move |record: TypedRecord<String, Order>| {
         seen.lock().unwrap().push((record.key.unwrap(), record.value.map(|order| order.total)));
